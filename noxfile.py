@@ -15,9 +15,12 @@ nox.options.error_on_missing_interpreters = False
 nox.options.sessions = ["airflow", "oldest", "kit", "kills", "tables"]
 
 EXTRAS = ".[parquet,sql,testing]"
-VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path("tests/versions/versions.toml").read_text())
+VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(
+    Path("tests/versions/versions.toml").read_text()
+)
 RUNS = [(python, airflow) for airflow, version in VERSIONS.items() for python in version["pythons"]]
-# `make test` covers the newest Airflow; of the others one runs each day, in turn, on the oldest Python.
+# `make test` covers the newest Airflow; of the others one runs each day, in turn, on the oldest
+# Python.
 OTHERS = [run for run in RUNS if run[0] == "3.11" and run[1] != list(VERSIONS)[-1]]
 TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
 
@@ -26,12 +29,16 @@ TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
 @nox.parametrize(
     "python,airflow",
     [
-        nox.param(*run, id=f"{run[1]}-py{run[0]}", tags=[run[1], *(["rotating"] if run == TODAY else [])])
+        nox.param(
+            *run, id=f"{run[1]}-py{run[0]}", tags=[run[1], *(["rotating"] if run == TODAY else [])]
+        )
         for run in RUNS
     ],
 )
 def airflow(session: nox.Session, airflow: str) -> None:
-    """Run the unit tests, a boot of Airflow's processes, and the examples; with options, the first alone."""
+    """Run the unit tests, a boot of Airflow's processes, and the examples; with options, the first
+    alone.
+    """
     install(session, airflow)
     in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]
     suites = {
@@ -49,7 +56,12 @@ def oldest(session: nox.Session) -> None:
     """Run the unit tests with the oldest versions that the metadata allows, of all that it names."""
     # Airflow 2.11.0 does not work with a newer universal-pathlib, which its metadata allows.
     session.install(
-        "--compile-bytecode", "--resolution", "lowest-direct", "universal-pathlib>=0.2.6,<0.3", "-e", EXTRAS
+        "--compile-bytecode",
+        "--resolution",
+        "lowest-direct",
+        "universal-pathlib>=0.2.6,<0.3",
+        "-e",
+        EXTRAS,
     )
     session.install("--compile-bytecode", "universal-pathlib<0.3", "--group", "test")
     suite = ["--numprocesses", "3", "--dist", "worksteal", *session.posargs, "tests/unit"]
@@ -57,14 +69,17 @@ def oldest(session: nox.Session) -> None:
 
 
 EACH_ON_OLDEST_PYTHON = nox.parametrize(
-    "python,airflow", [nox.param(*run, id=run[1], tags=[run[1]]) for run in RUNS if run[0] == "3.11"]
+    "python,airflow",
+    [nox.param(*run, id=run[1], tags=[run[1]]) for run in RUNS if run[0] == "3.11"],
 )
 
 
 @nox.session
 @EACH_ON_OLDEST_PYTHON
 def kit(session: nox.Session, airflow: str) -> None:
-    """Run DAGs that completed forms start with the testing kit; before Airflow 3.3 each task is slow."""
+    """Run DAGs that completed forms start with the testing kit; before Airflow 3.3 each task is
+    slow.
+    """
     install(session, airflow)
     test(session, airflow, "kit", "tests/versions/test_form_runs.py")
 
@@ -101,8 +116,18 @@ def install(session: nox.Session, airflow: str) -> None:
 
 def test(session: nox.Session, airflow: str, suite: str, *options: str) -> None:
     """Run tests, and write their results down for the tables."""
-    # Airflow itself, and what it allows to be installed with it, warns of what is deprecated by now.
-    pytest = ["pytest", "--quiet", "-W", "default", "-p", "no:cacheprovider", "-o", "junit_family=xunit1"]
+    # Airflow itself, and what it allows to be installed with it, warns of what is deprecated by
+    # now.
+    pytest = [
+        "pytest",
+        "--quiet",
+        "-W",
+        "default",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "junit_family=xunit1",
+    ]
     results = Path("build", "versions", f"{airflow}-py{session.python}-{suite}.xml")
     session.run(*pytest, f"--junitxml={results}", *options)
 

@@ -1,16 +1,17 @@
 """Find asset fields to tidy up: similar names, similar values, unused fields, and changes.
 
-Each run takes a snapshot of the asset dynamic fields, and compares it with the last one of an earlier day.
-It writes ``<day>.json``, the snapshot, and ``<day>.html``, a page with a chart, into a folder on this
-machine or in any object storage that Airflow knows. The task ``report`` has a link to the page. A snapshot
-belongs to the day on which it is taken, even if an old run is cleared: the service shows only the current
-fields. The last snapshot of a day stays.
+Each run takes a snapshot of the asset dynamic fields, and compares it with the last one of an
+earlier day. It writes ``<day>.json``, the snapshot, and ``<day>.html``, a page with a chart, into a
+folder on this machine or in any object storage that Airflow knows. The task ``report`` has a link
+to the page. A snapshot belongs to the day on which it is taken, even if an old run is cleared: the
+service shows only the current fields. The last snapshot of a day stays.
 
-Two texts are similar if they differ only in case, accents, spaces and punctuation, or are as alike as
-``likeness`` says. They always contain the same numbers: "Phase 1" and "Phase 2" are different. Each text is
-compared with each: 1,000 values of one field take some seconds, 3,000 a minute.
+Two texts are similar if they differ only in case, accents, spaces and punctuation, or are as alike
+as ``likeness`` says. They always contain the same numbers: "Phase 1" and "Phase 2" are different.
+Each text is compared with each: 1,000 values of one field take some seconds, 3,000 a minute.
 
-The run fails if there is more of something than its parameter allows, after it has written the report.
+The run fails if there is more of something than its parameter allows, after it has written the
+report.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    ObjectStoragePath,
+    Param,
+    dag,
+    task,
+)
 
 from fsm_provider.storage import AtomicFiles
 
@@ -90,7 +97,8 @@ def is_like(matcher: SequenceMatcher[str], letters: str, likeness: float) -> boo
     """Compare a text with the matcher's, cheapest check first."""
     matcher.set_seq1(letters)
     return all(
-        ratio() >= likeness for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
+        ratio() >= likeness
+        for ratio in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)
     )
 
 
@@ -104,7 +112,10 @@ def values_for(field: Field) -> list[str]:
 
 def findings_for(fields: list[Field], likeness: float) -> list[Finding]:
     """Return all findings, kind by kind."""
-    names = [Finding("similar_names", None, group) for group in groups_alike(map(name_for, fields), likeness)]
+    names = [
+        Finding("similar_names", None, group)
+        for group in groups_alike(map(name_for, fields), likeness)
+    ]
     unused = [Finding("unused", None, [name_for(field)]) for field in fields if not field["usedBy"]]
     values = [
         Finding("similar_values", field, group)
@@ -142,7 +153,9 @@ def changes_between(before: list[Field], after: list[Field]) -> list[list[str]]:
     return changes
 
 
-def pairs(before: list[dict], after: list[dict], key: str) -> Iterable[tuple[dict | None, dict | None]]:
+def pairs(
+    before: list[dict], after: list[dict], key: str
+) -> Iterable[tuple[dict | None, dict | None]]:
     """Pair records by key; one without a counterpart is paired with None."""
     old, new = ({record[key]: record for record in records} for records in (before, after))
     return ((old.get(number), new.get(number)) for number in {**old, **new})
@@ -155,7 +168,9 @@ def places(field: Field) -> str:
     return ", ".join(sorted({next(filter(None, map(use.get, descriptions)), "") for use in uses}))
 
 
-def page_for(fields: list[Field], findings: list[Finding], changes: list[list[str]], about: str) -> Page:
+def page_for(
+    fields: list[Field], findings: list[Finding], changes: list[list[str]], about: str
+) -> Page:
     """Make the page of findings and changes."""
     counts = count_by_kind(findings)
     return Page(
@@ -225,7 +240,9 @@ def day_before(folder: ObjectStoragePath, day: str) -> str | None:
     default_args={"retries": 2},
     tags=["fsm", "example"],
     params={
-        "folder": Param("data/asset_fields", type="string", minLength=1, title="Folder of the reports"),
+        "folder": Param(
+            "data/asset_fields", type="string", minLength=1, title="Folder of the reports"
+        ),
         "served_at": Param(
             "", type="string", pattern="^(https?://.+)?$", title="URL of that folder, for the link"
         ),
@@ -245,7 +262,9 @@ def asset_field_quality():
         fields = [field.as_json() for field in FsmHook().list_asset_dynamic_fields()]
         day = str(datetime.now(UTC).date())
         with AtomicFiles(path_for(params["folder"]), context) as files:
-            files.store(f"{day}{SNAPSHOT}", [json.dumps(fields, ensure_ascii=False, indent=1).encode()])
+            files.store(
+                f"{day}{SNAPSHOT}", [json.dumps(fields, ensure_ascii=False, indent=1).encode()]
+            )
         print(f"{len(fields)} fields on {day}")
         return day
 

@@ -1,9 +1,9 @@
 """Create a job, wait for its gas-safety record, and mail the tenant the PDF.
 
-The record has to reach the tenant within 28 days of the check. If it is not known whether the mail server has
-accepted a mail, the mail is sent again: a tenant who gets it twice is better off than one who never does.
-The connection ``smtp_default`` names the mail server and, in ``from_email``, the sender. With several
-workers, use a folder that all of them can reach, such as ``s3://...``.
+The record has to reach the tenant within 28 days of the check. If it is not known whether the mail
+server has accepted a mail, the mail is sent again: a tenant who gets it twice is better off than
+one who never does. The connection ``smtp_default`` names the mail server and, in ``from_email``,
+the sender. With several workers, use a folder that all of them can reach, such as ``s3://...``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
     tags=["fsm", "example"],
     params={
         "property_id": Param(7, type="integer", minimum=1, title="Property"),
-        "tenant": Param("tenant@example.com", type="string", format="email", title="Tenant's e-mail address"),
-        "form_name": Param("Gas Safety Record", type="string", minLength=1, title="Name of the form"),
+        "tenant": Param(
+            "tenant@example.com", type="string", format="email", title="Tenant's e-mail address"
+        ),
+        "form_name": Param(
+            "Gas Safety Record", type="string", minLength=1, title="Name of the form"
+        ),
         "records": Param(
             str(Path(__file__).parent / "data" / "gas_safety_records"),
             type="string",

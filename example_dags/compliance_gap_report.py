@@ -1,18 +1,20 @@
 """Find properties without a valid gas-safety record: overdue, due within 60 days, or missing.
 
-The DAG compares the latest record of each property in the last 13 months with the portfolio: a CSV file with
-the columns ``propertyID`` and ``address``, on this machine or in any object storage that Airflow knows. A
-record is valid for a year from ``createdOnDateTime``. The DAG takes that as the day of the check, because a
-listing does not contain the answers of a form. For each day it writes ``<day>.csv`` and ``<day>.html``, a
-page with a chart, into ``<portfolio>.gaps/``. The task has a link to the page of its last day.
+The DAG compares the latest record of each property in the last 13 months with the portfolio: a CSV
+file with the columns ``propertyID`` and ``address``, on this machine or in any object storage that
+Airflow knows. A record is valid for a year from ``createdOnDateTime``. The DAG takes that as the
+day of the check, because a listing does not contain the answers of a form. For each day it writes
+``<day>.csv`` and ``<day>.html``, a page with a chart, into ``<portfolio>.gaps/``. The task has a
+link to the page of its last day.
 
-The service never lists legacy forms: a property whose records are legacy forms is reported as missing.
+The service never lists legacy forms: a property whose records are legacy forms is reported as
+missing.
 
 A scheduled run, including one of ``airflow backfill``, reports as of its own day, from the forms of
-``[start, end)``. The service has only a lower bound, so the DAG applies the upper bound itself. A backfill
-of years would list the same forms for each month. Instead, a manual run from ``first_day`` to ``last_day``
-reports on that day of each month, with one listing. The DAG starts paused, because its portfolio is only an
-example.
+``[start, end)``. The service has only a lower bound, so the DAG applies the upper bound itself. A
+backfill of years would list the same forms for each month. Instead, a manual run from ``first_day``
+to ``last_day`` reports on that day of each month, with one listing. The DAG starts paused, because
+its portfolio is only an example.
 """
 
 from __future__ import annotations
@@ -27,7 +29,13 @@ from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    ObjectStoragePath,
+    Param,
+    dag,
+    task,
+)
 
 sys.path.append(str(Path(__file__).parent))  # wherever in the folder of DAGs it is
 from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url
@@ -44,7 +52,9 @@ KINDS: dict[str, tuple[str, Tone]] = {
     "valid": ("valid", "good"),
 }
 """Label and tone on the page of each kind of property."""
-LEGACY = "The service never lists legacy forms: a property that has only those is reported as missing."
+LEGACY = (
+    "The service never lists legacy forms: a property that has only those is reported as missing."
+)
 
 Row = dict[str, Any]
 
@@ -73,7 +83,8 @@ def midnight(day: date) -> datetime:
 def latest_per_property(
     forms: Iterable[Form], days: Iterable[date], form_name: str
 ) -> tuple[dict[date, dict[str, Form]], list[Form]]:
-    """Return the latest form of each property in the interval of each day, in one pass over any order.
+    """Return the latest form of each property in the interval of each day, in one pass over any
+    order.
 
     Beside them, the forms whose time or property cannot be parsed, for a person to check.
     """
@@ -95,7 +106,9 @@ def latest_per_property(
 
 
 def judge_all(portfolio: Iterable[Row], latest: dict[str, Form], day: date) -> list[Row]:
-    """Return a row for each property of the portfolio: its record is missing, overdue, soon due or valid."""
+    """Return a row for each property of the portfolio: its record is missing, overdue, soon due or
+    valid.
+    """
     return [judge(known, latest.get(known["propertyID"]), day) for known in portfolio]
 
 
@@ -125,7 +138,9 @@ def page_for(rows: list[Row], day: date, notes: list[str]) -> Page:
         title=f"Gas-safety records, {day:%-d %B %Y}",
         about=f"{len(gaps)} of {len(rows)} properties need a record now or within {DUE_WITHIN.days} days.",
         headlines=[Headline(counts[kind], label, tone) for kind, (label, tone) in KINDS.items()],
-        chart=Chart(title="When records run out", series=dict(KINDS.values()), bars=bars_for(rows, day)),
+        chart=Chart(
+            title="When records run out", series=dict(KINDS.values()), bars=bars_for(rows, day)
+        ),
         tables=[
             Table(
                 title="What to act on",
@@ -146,7 +161,9 @@ def page_for(rows: list[Row], day: date, notes: list[str]) -> Page:
 
 
 def bars_for(rows: list[Row], day: date) -> list[tuple[str, list[int]]]:
-    """Count the properties of each kind: missing, overdue, and by the month in which the record runs out."""
+    """Count the properties of each kind: missing, overdue, and by the month in which the record
+    runs out.
+    """
     months = [f"{add_months(day.replace(day=1), month):%B %Y}" for month in range(MONTHS_VALID + 1)]
     bars = {label: dict.fromkeys(KINDS, 0) for label in ("Missing", "Overdue", *months)}
     for row in rows:
@@ -195,23 +212,35 @@ def path_for(given: str) -> ObjectStoragePath:
     tags=["fsm", "example"],
     params={
         "portfolio": Param("data/portfolio.csv", type="string", minLength=1, title="Portfolio"),
-        "reports": Param("", type="string", title="Folder of the reports (default: beside the portfolio)"),
+        "reports": Param(
+            "", type="string", title="Folder of the reports (default: beside the portfolio)"
+        ),
         "served_at": Param(
             "", type="string", pattern="^(https?://.+)?$", title="URL of that folder, for the link"
         ),
-        "form_name": Param("Gas Safety Record", type="string", minLength=1, title="Name of the form"),
-        "first_day": Param(None, type=["null", "string"], format="date", title="From (default: the run's)"),
-        "last_day": Param(None, type=["null", "string"], format="date", title="To (default: the first)"),
+        "form_name": Param(
+            "Gas Safety Record", type="string", minLength=1, title="Name of the form"
+        ),
+        "first_day": Param(
+            None, type=["null", "string"], format="date", title="From (default: the run's)"
+        ),
+        "last_day": Param(
+            None, type=["null", "string"], format="date", title="To (default: the first)"
+        ),
     },
 )
 def compliance_gap_report():
     @task
     def report(params, dag_run, data_interval_end=None):
-        """List once, and report on each day; memory holds at most one form for each property and day."""
+        """List once, and report on each day; memory holds at most one form for each property and
+        day.
+        """
         from fsm_provider.hooks.fsm import FsmHook
 
         try:
-            portfolio = parse_portfolio(path_for(params["portfolio"]).read_text(encoding="utf-8-sig"))
+            portfolio = parse_portfolio(
+                path_for(params["portfolio"]).read_text(encoding="utf-8-sig")
+            )
         except ValueError as error:
             raise AirflowFailException(f"{params['portfolio']}, {error}") from None
         # A manual run has no data interval since Airflow 3, and no run_after before it.

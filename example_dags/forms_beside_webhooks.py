@@ -12,7 +12,8 @@ from airflow.providers.common.compat.sdk import dag, task
 
 from fsm_provider.assets.forms import completed_forms, forms_from_events
 
-# The asset of gas_safety_forms, with the same arguments: the two files share its watcher, and its requests.
+# The asset of gas_safety_forms, with the same arguments: the two files share its watcher, and its
+# requests.
 FORMS = completed_forms(
     "gas_safety_forms",
     poll_interval=float(os.environ.get("FSM_POLL_INTERVAL", "60")),

@@ -1,15 +1,16 @@
 """Handle every completed form, whichever runs fail, without relying on events.
 
-Each run lists what was updated since the last run that *succeeded*, and skips what that run has seen, by
-``(id, lastUpdatedOnDateTime)``. The watermark and what was seen are in an Airflow Variable named like the
-DAG. The last task writes it, once the forms are handled: if a run fails, the next one gets its forms too. So
-a form is handled at least once. Handle it by its key, because writing the Variable may be what failed. To
-have forms handled again, set the time in it back.
+Each run lists what was updated since the last run that *succeeded*, and skips what that run has
+seen, by ``(id, lastUpdatedOnDateTime)``. The watermark and what was seen are in an Airflow Variable
+named like the DAG. The last task writes it, once the forms are handled: if a run fails, the next
+one gets its forms too. So a form is handled at least once. Handle it by its key, because writing
+the Variable may be what failed. To have forms handled again, set the time in it back.
 
-The watermark is the start of a listing, by the worker's clock, never the latest time in its records: forms
-arrive while a listing is read. Each listing also goes back by a look-back, because phones sync late and
-clocks differ. A form that reaches the service even later is not seen. The DAG allows one run at a time, so
-do not backfill it. It starts paused: until a run has succeeded, each begins one look-back before itself.
+The watermark is the start of a listing, by the worker's clock, never the latest time in its
+records: forms arrive while a listing is read. Each listing also goes back by a look-back, because
+phones sync late and clocks differ. A form that reaches the service even later is not seen. The DAG
+allows one run at a time, so do not backfill it. It starts paused: until a run has succeeded, each
+begins one look-back before itself.
 """
 
 from __future__ import annotations
@@ -47,12 +48,17 @@ def unseen(listed: list[dict], seen: list[str]) -> list[dict]:
 
 
 def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
-    """Return the state to save after a run: all of its listing, and nothing older, as the next begins later.
+    """Return the state to save after a run: all of its listing, and nothing older, as the next
+    begins later.
 
     A run that is cleared takes nothing back that a later one has noted.
     """
     later = state and datetime.fromisoformat(state["listed_at"]) > datetime.fromisoformat(listed_at)
-    return state if later else {"listed_at": listed_at, "seen": sorted({key_for(form) for form in listed})}
+    return (
+        state
+        if later
+        else {"listed_at": listed_at, "seen": sorted({key_for(form) for form in listed})}
+    )
 
 
 @dag(
@@ -64,14 +70,18 @@ def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
     default_args={"retries": 2},
     tags=["fsm", "example"],
     params={
-        "look_back_hours": Param(168, type="integer", minimum=1, title="Hours that a phone may sync late")
+        "look_back_hours": Param(
+            168, type="integer", minimum=1, title="Hours that a phone may sync late"
+        )
     },
 )
 def forms_since_watermark():
     @task(multiple_outputs=True)
     def begin(params):
         """Take the time before anything is listed."""
-        return times_for(read_state(), datetime.now(UTC), timedelta(hours=params["look_back_hours"]))
+        return times_for(
+            read_state(), datetime.now(UTC), timedelta(hours=params["look_back_hours"])
+        )
 
     @task
     def choose_unseen(listed):
@@ -81,7 +91,9 @@ def forms_since_watermark():
     def handle_forms(forms):
         """Stands for the work; put your tasks here, mapped ones too."""
         for form in forms:
-            print(f"{form['formName']} {form['id']} of property {form['propertyID']}, job {form['jobID']}")
+            print(
+                f"{form['formName']} {form['id']} of property {form['propertyID']}, job {form['jobID']}"
+            )
         return [form["id"] for form in forms]
 
     # The work may be skipped if there is nothing to do.

@@ -1,19 +1,21 @@
-"""Load the forms that changed, day by day, into a warehouse whose view has the latest version of each form.
+"""Load the forms that changed, day by day, into a warehouse whose view has the latest version of
+each form.
 
-The warehouse is a DuckDB file; ``docs/files.md`` has the same for PostgreSQL. A run exports a window, which
-is all forms that were updated since its day began, into a file of its own
-(``window_start=2026-11-22/forms.parquet``), and replaces the window's rows in the table ``form_versions``, in
-one transaction. So a run may be retried, cleared or repeated, in any order: no row is there twice, and the
-view ``forms`` has one row for each form, that of its latest update.
+The warehouse is a DuckDB file; ``docs/files.md`` has the same for PostgreSQL. A run exports a
+window, which is all forms that were updated since its day began, into a file of its own
+(``window_start=2026-11-22/forms.parquet``), and replaces the window's rows in the table
+``form_versions``, in one transaction. So a run may be retried, cleared or repeated, in any order:
+no row is there twice, and the view ``forms`` has one row for each form, that of its latest update.
 
-A window goes back by a look-back, because phones sync late and clocks differ. It has no end: the service
-lists a form in its latest version only, so an old window that is exported again would lose the forms that
-changed after it. After a pause, Airflow runs the days that were left out (``catchup``). So set
-``start_date`` to the day on which you begin. For the forms before it, trigger one run with their first day
-as ``day``. Such a run also gets a form that reached the service later than the look-back.
+A window goes back by a look-back, because phones sync late and clocks differ. It has no end: the
+service lists a form in its latest version only, so an old window that is exported again would lose
+the forms that changed after it. After a pause, Airflow runs the days that were left out
+(``catchup``). So set ``start_date`` to the day on which you begin. For the forms before it, trigger
+one run with their first day as ``day``. Such a run also gets a form that reached the service later
+than the look-back.
 
-A form that the service no longer lists stays. DuckDB has one writer at a time, so the DAG allows one run.
-Needs ``airflow-provider-fsm[parquet]`` and ``duckdb``.
+A form that the service no longer lists stays. DuckDB has one writer at a time, so the DAG allows
+one run. Needs ``airflow-provider-fsm[parquet]`` and ``duckdb``.
 """
 
 from __future__ import annotations
@@ -36,9 +38,14 @@ VIEW = """CREATE OR REPLACE VIEW forms AS SELECT * FROM form_versions QUALIFY ro
 
 
 def window_for(day: str | None, run_at: datetime) -> dict[str, str]:
-    """Return ``start``, the day of a window (default: before the run's), and ``since``, to list from."""
+    """Return ``start``, the day of a window (default: before the run's), and ``since``, to list
+    from.
+    """
     start = date.fromisoformat(day) if day else run_at.astimezone(UTC).date() - timedelta(days=1)
-    return {"start": str(start), "since": (datetime.combine(start, time(), UTC) - LOOK_BACK).isoformat()}
+    return {
+        "start": str(start),
+        "since": (datetime.combine(start, time(), UTC) - LOOK_BACK).isoformat(),
+    }
 
 
 @dag(
@@ -50,9 +57,15 @@ def window_for(day: str | None, run_at: datetime) -> dict[str, str]:
     default_args={"retries": 2},
     tags=["fsm", "example"],
     params={
-        "folder": Param(str(DATA / "forms"), type="string", minLength=1, title="Folder of the windows"),
-        "warehouse": Param(str(DATA / "forms.duckdb"), type="string", minLength=1, title="DuckDB file"),
-        "day": Param(None, type=["null", "string"], format="date", title="Day (default: before the run)"),
+        "folder": Param(
+            str(DATA / "forms"), type="string", minLength=1, title="Folder of the windows"
+        ),
+        "warehouse": Param(
+            str(DATA / "forms.duckdb"), type="string", minLength=1, title="DuckDB file"
+        ),
+        "day": Param(
+            None, type=["null", "string"], format="date", title="Day (default: before the run)"
+        ),
     },
 )
 def forms_to_warehouse():

@@ -1,13 +1,14 @@
 """Start a run with completed forms of any job, and send each form where its name says.
 
-An asset stands for the forms, and its watcher polls for them: one listing every ``FSM_POLL_INTERVAL``
-seconds (an environment variable, 60 by default), usually of one page, however many jobs there are. A run
-gets references: the listing contains the name of a form, not its answers. A form that changes comes again,
-with another ``lastUpdatedOnDateTime``. A form that came just as a triggerer died may come twice.
+An asset stands for the forms, and its watcher polls for them: one listing every
+``FSM_POLL_INTERVAL`` seconds (an environment variable, 60 by default), usually of one page, however
+many jobs there are. A run gets references: the listing contains the name of a form, not its
+answers. A form that changes comes again, with another ``lastUpdatedOnDateTime``. A form that came
+just as a triggerer died may come twice.
 
-Starts paused: forms that were completed before it is first unpaused are history, and start nothing. While it
-is paused or at ``max_active_runs``, Airflow hands an event to the run of the next event. If you cannot
-accept that, list forms as ``forms_since_watermark`` does. Needs Airflow 3.0.
+Starts paused: forms that were completed before it is first unpaused are history, and start nothing.
+While it is paused or at ``max_active_runs``, Airflow hands an event to the run of the next event.
+If you cannot accept that, list forms as ``forms_since_watermark`` does. Needs Airflow 3.0.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def forms_for(task_id: str, forms: list[dict]) -> list[dict]:
 
 # [START howto_asset_completed_forms]
 @dag(
-    schedule=completed_forms("gas_safety_forms", poll_interval=POLL_INTERVAL, form_names=list(ROUTES)),
+    schedule=completed_forms(
+        "gas_safety_forms", poll_interval=POLL_INTERVAL, form_names=list(ROUTES)
+    ),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     is_paused_upon_creation=True,
@@ -60,7 +63,9 @@ def gas_safety_forms():
         """Deliver a landlord's records; here they are only printed."""
         records = forms_for("file_records", forms)
         for form in records:
-            print(f"Record {form['id']} of property {form['propertyID']} goes to the landlord's file")
+            print(
+                f"Record {form['id']} of property {form['propertyID']} goes to the landlord's file"
+            )
         return [form["id"] for form in records]
 
     @task
@@ -68,7 +73,9 @@ def gas_safety_forms():
         """Notify the office; remedial_from_warning_notice creates the follow-up job."""
         notices = forms_for("warn_office", forms)
         for form in notices:
-            print(f"Warning notice {form['id']} on property {form['propertyID']}: call the customer")
+            print(
+                f"Warning notice {form['id']} on property {form['propertyID']}: call the customer"
+            )
         return [form["id"] for form in notices]
 
     forms = parse_forms()

@@ -1,18 +1,19 @@
 """Store new gas-safety records as PDFs, each version once.
 
-The path of a PDF is ``property=<id>/job=<id>/form=<id>/v=<lastUpdatedOnDateTime>.pdf``, in a folder on this
-machine or in any object storage that Airflow knows. A record has to reach the tenant within 28 days and is
-kept for two years: make sure that nothing in the storage deletes it earlier. The task's result has the path
-of each PDF.
+The path of a PDF is ``property=<id>/job=<id>/form=<id>/v=<lastUpdatedOnDateTime>.pdf``, in a folder
+on this machine or in any object storage that Airflow knows. A record has to reach the tenant within
+28 days and is kept for two years: make sure that nothing in the storage deletes it earlier. The
+task's result has the path of each PDF.
 
-Each run lists what was updated since the last run that *succeeded*, less a look-back for phones that sync
-late. It does not download what is already there. The asset of ``gas_safety_forms`` does not start this DAG:
-an event that comes while a DAG is paused or at ``max_active_runs`` waits for the next event, and in a quiet
-month that is too late for a landlord. The time of the last run is in an Airflow Variable named like the DAG.
-The last task writes it, once every PDF is there. So a form without a PDF fails run after run, until somebody
-looks. A record that reaches the service later than the look-back is not seen. The DAG allows one run at a
-time, so do not backfill it. It starts paused: until a run has succeeded, each begins one look-back before
-itself. With several workers, use a folder that all of them can reach, such as ``s3://...``.
+Each run lists what was updated since the last run that *succeeded*, less a look-back for phones
+that sync late. It does not download what is already there. The asset of ``gas_safety_forms`` does
+not start this DAG: an event that comes while a DAG is paused or at ``max_active_runs`` waits for
+the next event, and in a quiet month that is too late for a landlord. The time of the last run is in
+an Airflow Variable named like the DAG. The last task writes it, once every PDF is there. So a form
+without a PDF fails run after run, until somebody looks. A record that reaches the service later
+than the look-back is not seen. The DAG allows one run at a time, so do not backfill it. It starts
+paused: until a run has succeeded, each begins one look-back before itself. With several workers,
+use a folder that all of them can reach, such as ``s3://...``.
 """
 
 from __future__ import annotations
@@ -43,8 +44,12 @@ VARIABLE = "gas_safety_pdf_delivery"
             minLength=1,
             title="Folder of the PDFs",
         ),
-        "form_name": Param("Gas Safety Record", type="string", minLength=1, title="Name of the form"),
-        "look_back_hours": Param(168, type="integer", minimum=1, title="Hours that a phone may sync late"),
+        "form_name": Param(
+            "Gas Safety Record", type="string", minLength=1, title="Name of the form"
+        ),
+        "look_back_hours": Param(
+            168, type="integer", minimum=1, title="Hours that a phone may sync late"
+        ),
     },
 )
 def gas_safety_pdf_delivery():
@@ -52,7 +57,9 @@ def gas_safety_pdf_delivery():
     def begin(params):
         """Take the time before anything is listed."""
         now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
-        if not (stored := Variable.get(VARIABLE, "")):  # while the first runs fail, nothing is passed over
+        if not (
+            stored := Variable.get(VARIABLE, "")
+        ):  # while the first runs fail, nothing is passed over
             Variable.set(VARIABLE, stored := now.isoformat())
         last = datetime.fromisoformat(stored)
         return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
@@ -70,7 +77,9 @@ def gas_safety_pdf_delivery():
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
     # [START howto_transfer_form_pdfs]
     deliver_pdfs = FsmFormPdfsToObjectStorageOperator(
-        task_id="deliver_pdfs", forms=choose_records(list_forms.output), destination="{{ params.records }}"
+        task_id="deliver_pdfs",
+        forms=choose_records(list_forms.output),
+        destination="{{ params.records }}",
     )
     # [END howto_transfer_form_pdfs]
     deliver_pdfs >> commit(begun["now"])

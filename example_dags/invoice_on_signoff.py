@@ -1,29 +1,31 @@
 """Turn each signed-off job into one draft invoice over the amount that was quoted for it.
 
-A listing of forms contains no amount, and the service cannot look a job up. So the amounts come from the due
-list of ``planned_maintenance_jobs``, and the ids of the jobs from the ledger in the database that
-``state_conn_id`` of the connection ``fsm_default`` names: ``look_up_jobs`` is a dry run and sends nothing. A
-row that has changed since its job was created is not that job's any more. So an amount that is agreed, or
-corrected, after that goes into a column of its own, ``agreedAmount``, which is sent to nobody and counts.
+A listing of forms contains no amount, and the service cannot look a job up. So the amounts come
+from the due list of ``planned_maintenance_jobs``, and the ids of the jobs from the ledger in the
+database that ``state_conn_id`` of the connection ``fsm_default`` names: ``look_up_jobs`` is a dry
+run and sends nothing. A row that has changed since its job was created is not that job's any more.
+So an amount that is agreed, or corrected, after that goes into a column of its own,
+``agreedAmount``, which is sent to nobody and counts.
 
-A draft invoice is a file, ``job=<id>.json``, on this machine or in any object storage that Airflow knows. The
-accounting system may take it away. ``records/job=<id>.json`` stays: a job that has one gets no other draft
-invoice, whichever run or form comes again. A form that leads to no draft invoice is kept as
-``held/job=<id>,form=<id>.json`` with the reason, and reported when it is new:
+A draft invoice is a file, ``job=<id>.json``, on this machine or in any object storage that Airflow
+knows. The accounting system may take it away. ``records/job=<id>.json`` stays: a job that has one
+gets no other draft invoice, whichever run or form comes again. A form that leads to no draft
+invoice is kept as ``held/job=<id>,form=<id>.json`` with the reason, and reported when it is new:
 
-- The job was created for no row of the due list as it is now, or the row has no amount above zero. Each run
-  checks again.
-- The job already has a draft invoice, for another sign-off form. Delete the file once somebody has checked.
-- A run was stopped while it wrote the draft invoice, and there is none: either it was never written, or it
-  is already taken away. If the accounting system has it, move ``begun/job=<id>.json`` into ``records/``,
-  else to the drafts.
+- The job was created for no row of the due list as it is now, or the row has no amount above zero.
+  Each run checks again.
+- The job already has a draft invoice, for another sign-off form. Delete the file once somebody has
+    checked.
+- A run was stopped while it wrote the draft invoice, and there is none: either it was never
+  written, or it is already taken away. If the accounting system has it, move
+  ``begun/job=<id>.json`` into ``records/``, else to the drafts.
 
-Each run lists what was updated since the last run that *succeeded*, less a look-back for phones that sync
-late. No event starts it: an event that comes while a DAG is paused or at ``max_active_runs`` waits for the
-next event, and so would an invoice. The time of the last run is in an Airflow Variable named like the DAG;
-the last task writes it. The DAG allows one run at a time, so do not backfill it. It starts paused: until a
-run has succeeded, each begins one look-back before itself. With several workers, use folders that all of them
-can reach, such as ``s3://...``.
+Each run lists what was updated since the last run that *succeeded*, less a look-back for phones
+that sync late. No event starts it: an event that comes while a DAG is paused or at
+``max_active_runs`` waits for the next event, and so would an invoice. The time of the last run is
+in an Airflow Variable named like the DAG; the last task writes it. The DAG allows one run at a
+time, so do not backfill it. It starts paused: until a run has succeeded, each begins one look-back
+before itself. With several workers, use folders that all of them can reach, such as ``s3://...``.
 """
 
 from __future__ import annotations
@@ -58,12 +60,19 @@ def jobs_in(text: str, amount: str = "quotedAmount") -> list[Row]:
     """
     columns = (*OPTIONAL, amount)
     rows = [dict.fromkeys(columns) | row for row in csv.DictReader(io.StringIO(text), strict=True)]
-    fields = {"customerReference": "reference", **{name: name for name in OPTIONAL}, "quotedAmount": amount}
+    fields = {
+        "customerReference": "reference",
+        **{name: name for name in OPTIONAL},
+        "quotedAmount": amount,
+    }
     return jobs_from_rows(rows, key="reference", property_id="propertyID", map=fields)
 
 
 def decide(
-    forms: Iterable[Row], invoiced: dict[str, Any], created: dict[str, Row], begun: Container[str] = ()
+    forms: Iterable[Row],
+    invoiced: dict[str, Any],
+    created: dict[str, Row],
+    begun: Container[str] = (),
 ) -> tuple[list[Row], list[Row]]:
     """Return the drafts to write, and the forms without one, each with the reason.
 
@@ -80,7 +89,9 @@ def decide(
         if job in invoiced:
             held.append({**form, "reason": f"job {job} has a draft for form {invoiced[job]}"})
         elif job in begun:
-            held.append({**form, "reason": f"job {job} may have a draft: see begun/{draft_name(job)}"})
+            held.append(
+                {**form, "reason": f"job {job} may have a draft: see begun/{draft_name(job)}"}
+            )
         elif job not in created:
             held.append({**form, "reason": f"job {job} is not in the due list"})
         elif Decimal(amount := created[job].get("quotedAmount", "0")) <= 0:
@@ -159,10 +170,16 @@ def path_for(given: str) -> ObjectStoragePath:
     default_args={"retries": 2},
     tags=["fsm", "example"],
     params={
-        "due_list": Param("data/planned_maintenance.csv", type="string", minLength=1, title="Due list"),
-        "invoices": Param("data/invoices", type="string", minLength=1, title="Folder of the drafts"),
+        "due_list": Param(
+            "data/planned_maintenance.csv", type="string", minLength=1, title="Due list"
+        ),
+        "invoices": Param(
+            "data/invoices", type="string", minLength=1, title="Folder of the drafts"
+        ),
         "form_name": Param("Job Sign-off", type="string", minLength=1, title="Name of the form"),
-        "look_back_hours": Param(168, type="integer", minimum=1, title="Hours that a phone may sync late"),
+        "look_back_hours": Param(
+            168, type="integer", minimum=1, title="Hours that a phone may sync late"
+        ),
     },
 )
 def invoice_on_signoff():
@@ -170,7 +187,9 @@ def invoice_on_signoff():
     def begin(params):
         """Take the time before anything is listed."""
         now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
-        if not (stored := Variable.get(VARIABLE, "")):  # while the first runs fail, nothing is passed over
+        if not (
+            stored := Variable.get(VARIABLE, "")
+        ):  # while the first runs fail, nothing is passed over
             Variable.set(VARIABLE, stored := now.isoformat())
         last = datetime.fromisoformat(stored)
         return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
@@ -191,7 +210,9 @@ def invoice_on_signoff():
         names = {str(form["jobID"]): draft_name(form["jobID"]) for form in forms}
         known = zip(due_list["jobs"], due_list["agreed"], outcomes, strict=True)
         created = {
-            str(one["jobID"]): job["job"] | agreed["job"] for job, agreed, one in known if one["jobID"]
+            str(one["jobID"]): job["job"] | agreed["job"]
+            for job, agreed, one in known
+            if one["jobID"]
         }
         with AtomicFiles(folder, context) as files:
             recorded, begun = record_drafts(files)

@@ -1,20 +1,23 @@
 """Turn a due list into jobs, each row once, whichever run asks.
 
-The list is a CSV file, here or in any object storage. It has the columns ``reference`` (unique; the job's
-``customerReference``), ``propertyID`` and ``due`` (a date), and may have ``notes``, ``priority`` and
-``quotedAmount``. A row is due on its day and after it. All rows are checked before the first is sent.
+The list is a CSV file, here or in any object storage. It has the columns ``reference`` (unique; the
+job's ``customerReference``), ``propertyID`` and ``due`` (a date), and may have ``notes``,
+``priority`` and ``quotedAmount``. A row is due on its day and after it. All rows are checked before
+the first is sent.
 
-The setting ``state_conn_id`` of the connection ``fsm_default`` names a connection to a SQL database, such as
-SQLite, which records each reference that is sent. No run sends it again: not at the same time, not after a
-clear, not if the run is deleted and triggered again. ``report`` prints the outcome of each due row:
+The setting ``state_conn_id`` of the connection ``fsm_default`` names a connection to a SQL
+database, such as SQLite, which records each reference that is sent. No run sends it again: not at
+the same time, not after a clear, not if the run is deleted and triggered again. ``report`` prints
+the outcome of each due row:
 
-- ``created`` or ``existing``: the job exists. For ``existing``, the report names the task that created it.
-- ``rejected`` or ``not_created``: the run fails, unless ``fail_on`` is another; the next one sends it again.
-  If the row has changed since its job was created, no run sends it: restore the row, or give it another
-  reference.
-- ``uncertain``: the job may exist. Each run fails, and none sends the row again until a person has looked for
-  the reference in the service, and runs ``python -m fsm_provider ledger settle PM-2026-0001`` with ``--job-id
-  4711`` or ``--not-created``, and ``--why "looked in the app"``.
+- ``created`` or ``existing``: the job exists. For ``existing``, the report names the task that
+    created it.
+- ``rejected`` or ``not_created``: the run fails, unless ``fail_on`` is another; the next one sends
+  it again. If the row has changed since its job was created, no run sends it: restore the row, or
+  give it another reference.
+- ``uncertain``: the job may exist. Each run fails, and none sends the row again until a person has
+  looked for the reference in the service, and runs ``python -m fsm_provider ledger settle
+  PM-2026-0001`` with ``--job-id 4711`` or ``--not-created``, and ``--why "looked in the app"``.
 """
 
 import csv
@@ -23,7 +26,13 @@ from collections import Counter
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath, Param, dag, task
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    ObjectStoragePath,
+    Param,
+    dag,
+    task,
+)
 
 from fsm_provider.api.job_rows import jobs_from_rows
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
@@ -32,22 +41,30 @@ OPTIONAL = ("notes", "priority", "quotedAmount")
 
 
 def due_jobs(text: str, day: date) -> list[dict]:
-    """Return the jobs of a due list that are due by ``day``; fail with all mistakes that are in the list."""
+    """Return the jobs of a due list that are due by ``day``; fail with all mistakes that are in the
+    list.
+    """
     fields = {"customerReference": "reference", **{name: name for name in OPTIONAL}}
     rows, jobs, due, problems = [], [], [], []
     try:
-        rows = [dict.fromkeys(OPTIONAL) | row for row in csv.DictReader(io.StringIO(text), strict=True)]
+        rows = [
+            dict.fromkeys(OPTIONAL) | row for row in csv.DictReader(io.StringIO(text), strict=True)
+        ]
         jobs = jobs_from_rows(rows, key="reference", property_id="propertyID", map=fields)
     except (csv.Error, ValueError) as error:
         problems.append(str(error))
     for number, row in enumerate(rows, 1):
         # A quote that is closed rows later makes one row, and one job, of them all.
         if any("\n" in (row[name] or "") for name in OPTIONAL):
-            problems.append(f"row {number}: has a line break: is a quote not closed? Write notes on one line")
+            problems.append(
+                f"row {number}: has a line break: is a quote not closed? Write notes on one line"
+            )
         try:
             due.append(date.fromisoformat((row.get("due") or "").strip()) <= day)
         except ValueError:
-            problems.append(f"row {number}: due: should be a date such as 2026-01-05, not {row.get('due')!r}")
+            problems.append(
+                f"row {number}: due: should be a date such as 2026-01-05, not {row.get('due')!r}"
+            )
     if problems:
         raise AirflowFailException("\n".join(problems))
     return [job for job, is_due in zip(jobs, due, strict=True) if is_due]
@@ -61,11 +78,17 @@ def due_jobs(text: str, day: date) -> list[dict]:
     default_args={"retries": 2},
     tags=["fsm", "example"],
     params={
-        "due_list": Param("data/planned_maintenance.csv", type="string", minLength=1, title="Due list"),
-        "due_on": Param(None, type=["null", "string"], format="date", title="Day (default: the run's)"),
+        "due_list": Param(
+            "data/planned_maintenance.csv", type="string", minLength=1, title="Due list"
+        ),
+        "due_on": Param(
+            None, type=["null", "string"], format="date", title="Day (default: the run's)"
+        ),
         "max_jobs": Param(50, type="integer", minimum=1, title="Refuse to create more"),
         "dry_run": Param(False, type="boolean", title="Check and show only"),
-        "fail_on": Param("any", enum=["any", "uncertain", "all", "none"], title="Outcomes that fail the run"),
+        "fail_on": Param(
+            "any", enum=["any", "uncertain", "all", "none"], title="Outcomes that fail the run"
+        ),
     },
 )
 def planned_maintenance_jobs():
@@ -73,7 +96,9 @@ def planned_maintenance_jobs():
     def choose_rows(params, dag_run, data_interval_end=None):
         given, path = params["due_on"], params["due_list"]
         # A manual run has no data interval since Airflow 3, and no run_after before it.
-        day = date.fromisoformat(given) if given else (data_interval_end or dag_run.run_after).date()
+        day = (
+            date.fromisoformat(given) if given else (data_interval_end or dag_run.run_after).date()
+        )
         found = ObjectStoragePath(path if "://" in path else str(Path(__file__).parent / path))
         return due_jobs(found.read_text(encoding="utf-8-sig"), day)
 

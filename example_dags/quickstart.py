@@ -1,7 +1,7 @@
 """The two DAGs of ``docs/quickstart.md``: wait for a form; create a job and wait for its form.
 
-``first_form`` writes nothing to the service: start with it on your own service. ``first_job`` creates a job
-in each run, which on a real service is an engineer's visit.
+``first_form`` writes nothing to the service: start with it on your own service. ``first_job``
+creates a job in each run, which on a real service is an engineer's visit.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """Turn each warning notice into one follow-up job at its property.
 
-Every hour the DAG lists the forms that were updated since its last run that *succeeded*, less a look-back for
-phones that sync late, and creates a job for each warning notice among them. The job's key is
-``REM-FORM-<id of the form>``. The setting ``state_conn_id`` of the connection ``fsm_default`` names a
-connection to a SQL database, such as SQLite, which records each key that is sent: a form that is listed again
-creates nothing, even if all runs are deleted.
+Every hour the DAG lists the forms that were updated since its last run that *succeeded*, less a
+look-back for phones that sync late, and creates a job for each warning notice among them. The job's
+key is ``REM-FORM-<id of the form>``. The setting ``state_conn_id`` of the connection
+``fsm_default`` names a connection to a SQL database, such as SQLite, which records each key that is
+sent: a form that is listed again creates nothing, even if all runs are deleted.
 
-The time of the last run is in an Airflow Variable named like the DAG; the last task writes it. A pause or a
-failed run loses no notice; a notice that reaches the service later than the look-back is lost. If a job is
-rejected or uncertain, the others are created and the run fails. So does each run after it, as it lists the
-same forms again, until a person has corrected what the service rejects; or has looked for the uncertain key
-in the service, and runs ``python -m fsm_provider ledger settle REM-FORM-5001`` with ``--job-id 4711`` or
-``--not-created``, and ``--why "looked in the app"``.
+The time of the last run is in an Airflow Variable named like the DAG; the last task writes it. A
+pause or a failed run loses no notice; a notice that reaches the service later than the look-back is
+lost. If a job is rejected or uncertain, the others are created and the run fails. So does each run
+after it, as it lists the same forms again, until a person has corrected what the service rejects;
+or has looked for the uncertain key in the service, and runs ``python -m fsm_provider ledger settle
+REM-FORM-5001`` with ``--job-id 4711`` or ``--not-created``, and ``--why "looked in the app"``.
 
-A listing contains the name of a form, not its answers: the job's notes say where to read them. The DAG starts
-paused, because it creates jobs.
+A listing contains the name of a form, not its answers: the job's notes say where to read them. The
+DAG starts paused, because it creates jobs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ VARIABLE = "remedial_from_warning_notice"
     tags=["fsm", "example"],
     params={
         "form_name": Param("Warning Notice", type="string", minLength=1, title="Name of the form"),
-        "look_back_hours": Param(168, type="integer", minimum=1, title="Hours that a phone may sync late"),
+        "look_back_hours": Param(
+            168, type="integer", minimum=1, title="Hours that a phone may sync late"
+        ),
     },
 )
 def remedial_from_warning_notice():
@@ -47,7 +49,9 @@ def remedial_from_warning_notice():
     def begin(params):
         """Take the time before anything is listed."""
         now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
-        if not (stored := Variable.get(VARIABLE, "")):  # while the first runs fail, nothing is passed over
+        if not (
+            stored := Variable.get(VARIABLE, "")
+        ):  # while the first runs fail, nothing is passed over
             Variable.set(VARIABLE, stored := now.isoformat())
         last = datetime.fromisoformat(stored)
         return {"now": now.isoformat(), "since": (last - look_back).isoformat()}

@@ -106,8 +106,12 @@ class Page:
         return environment.get_template("report_page.html.jinja").render(page=self)
 
     def write(self, path: ObjectStoragePath) -> None:
-        """Write the page; on S3 as ``text/html``, or a browser would save the file instead of showing it."""
-        content_type = {"ContentType": "text/html; charset=utf-8"} if path.protocol in ("s3", "s3a") else {}
+        """Write the page; on S3 as ``text/html``, or a browser would save the file instead of
+        showing it.
+        """
+        content_type = (
+            {"ContentType": "text/html; charset=utf-8"} if path.protocol in ("s3", "s3a") else {}
+        )
         with path.open("wb", **content_type) as file:
             file.write(self.render().encode())
 
@@ -133,9 +137,9 @@ def link_to_report(reported: Any) -> None:
 def report_url(path: ObjectStoragePath, served_at: str | None) -> str:
     """Return the URL of a page, for people.
 
-    Without ``served_at`` it is the URI of the file, on disk or in object storage. It is in the task's result;
-    Airflow shows no link, as a browser would not open it. It is never a signed URL, which would admit anyone
-    who can read the XCom.
+    Without ``served_at`` it is the URI of the file, on disk or in object storage. It is in the
+    task's result; Airflow shows no link, as a browser would not open it. It is never a signed URL,
+    which would admit anyone who can read the XCom.
 
     :param path: the file.
     :param served_at: the URL under which the file's folder is served.

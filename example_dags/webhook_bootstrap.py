@@ -1,9 +1,9 @@
 """Register a webhook for new jobs, and start a DAG with a reference to the job of each delivery.
 
-``webhook_bootstrap`` registers the webhook once, however often it runs. Before that, configure the receiver
-in Airflow's API server: see ``docs/webhooks.md``. Treat a delivery as a hint, and read what matters from the
-service. The service marks registration as in development, and sends no webhooks for completed forms:
-``forms_beside_webhooks`` polls for those. Needs Airflow 3.
+``webhook_bootstrap`` registers the webhook once, however often it runs. Before that, configure the
+receiver in Airflow's API server: see ``docs/webhooks.md``. Treat a delivery as a hint, and read
+what matters from the service. The service marks registration as in development, and sends no
+webhooks for completed forms: ``forms_beside_webhooks`` polls for those. Needs Airflow 3.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ def jobs_from_webhooks():
         """Return references to the jobs of the deliveries; a run may have several deliveries."""
         events = [event for events in triggering_asset_events.values() for event in events]
         found = {
-            event.extra["delivery"]: {"type": event.extra.get("type"), "jobID": event.extra.get("id")}
+            event.extra["delivery"]: {
+                "type": event.extra.get("type"),
+                "jobID": event.extra.get("id"),
+            }
             for event in events
             if "delivery" in event.extra
         }

@@ -1,7 +1,7 @@
 """Turn a client's work order into a job, and wait for the forms that close it days later.
 
-The purchase order is the job's ``customerReference``. The sensor waits in the triggerer, so a wait of days
-holds no worker slot.
+The purchase order is the job's ``customerReference``. The sensor waits in the triggerer, so a wait
+of days holds no worker slot.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def work_order_roundtrip():
 
     @task
     def report(job: dict, forms: list[dict]) -> dict:
-        """Report what was completed. The job of a cleared task has only its id, times and reference."""
+        """Report what was completed. The job of a cleared task has only its id, times and
+        reference.
+        """
         for form in forms:
             print(f"{form['formName']} was completed at {form['createdOnDateTime']}")
         print(f"Work order {job['customerReference']} is done: job {job['id']}")

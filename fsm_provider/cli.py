@@ -22,11 +22,18 @@ COMMANDS = {
     "fake": ("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
     "ledger": ("fsm_provider.writes.command", "show what was sent once, and settle it"),
     "probe": ("fsm_provider.probe", "find the settings that a service needs"),
-    "watermark": ("fsm_provider.polling.watermark_command", "show how far forms were handled, and go back"),
+    "watermark": (
+        "fsm_provider.polling.watermark_command",
+        "show how far forms were handled, and go back",
+    ),
 }
-"""Of each command the module, whose ``main(arguments, prog)`` returns the exit code, and a line of help."""
+"""Of each command the module, whose ``main(arguments, prog)`` returns the exit code, and a line of
+help.
+"""
 HELP = "Commands of the field-service management provider"
-ABOUT = f"{HELP}.\n\ncommands:\n" + "\n".join(f"  {name:11}{text}" for name, (_, text) in COMMANDS.items())
+ABOUT = f"{HELP}.\n\ncommands:\n" + "\n".join(
+    f"  {name:11}{text}" for name, (_, text) in COMMANDS.items()
+)
 EXAMPLES = """\
 examples:
   %(prog)s doctor
@@ -46,7 +53,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     usage = "%(prog)s [-h] COMMAND ..."
     parser = argparse.ArgumentParser(prog, usage, ABOUT, EXAMPLES, formatter_class=_RAW)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
-    parser.add_argument("--version", action="version", version=f"airflow-provider-fsm {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"airflow-provider-fsm {__version__}"
+    )
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has not all letters
@@ -66,7 +75,11 @@ def airflow_commands() -> list[Any]:
         sys.exit(main(given.arguments, "airflow fsm"))
 
     given = Arg(("arguments",), nargs=argparse.REMAINDER, metavar="COMMAND ...", help="see above")
-    return [ActionCommand(name="fsm", help=HELP, func=run, args=(given,), description=ABOUT, epilog=EXAMPLES)]
+    return [
+        ActionCommand(
+            name="fsm", help=HELP, func=run, args=(given,), description=ABOUT, epilog=EXAMPLES
+        )
+    ]
 
 
 def parse_conn_id(arguments: Sequence[str] | None, prog: str, description: str) -> str:
@@ -90,7 +103,12 @@ class SubcommandParser(argparse.ArgumentParser):
     """
 
     def __init__(
-        self, prog: str, description: str, examples: Mapping[str, Sequence[str]], *, conn_id: bool = True
+        self,
+        prog: str,
+        description: str,
+        examples: Mapping[str, Sequence[str]],
+        *,
+        conn_id: bool = True,
     ) -> None:
         epilog = _epilog(f"{name} {one}" for name, some in examples.items() for one in some)
         super().__init__(prog, None, description, epilog, formatter_class=_RAW)
@@ -98,13 +116,20 @@ class SubcommandParser(argparse.ArgumentParser):
         if conn_id:
             about = "the connection of type fsm; default: fsm_default"
             self.add_argument("--conn-id", default="fsm_default", metavar="ID", help=about)
-            self._common.add_argument("--conn-id", default=argparse.SUPPRESS, metavar="ID", help=about)
+            self._common.add_argument(
+                "--conn-id", default=argparse.SUPPRESS, metavar="ID", help=about
+            )
         self._examples = examples
         self._subcommands = self.add_subparsers(
-            dest="command", required=True, metavar="SUBCOMMAND", parser_class=argparse.ArgumentParser
+            dest="command",
+            required=True,
+            metavar="SUBCOMMAND",
+            parser_class=argparse.ArgumentParser,
         )
 
-    def subcommand(self, name: str, text: str, *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def subcommand(
+        self, name: str, text: str, *parents: argparse.ArgumentParser
+    ) -> argparse.ArgumentParser:
         """Add a subcommand with the arguments of ``parents``, and a text that begins in lower case."""
         return self._subcommands.add_parser(
             name,
@@ -121,7 +146,9 @@ def _epilog(examples: Iterable[str]) -> str:
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """Run a command; return its exit code: that of ``EXIT_CODE`` if it fails, with a line that says why."""
+    """Run a command; return its exit code: that of ``EXIT_CODE`` if it fails, with a line that says
+    why.
+    """
     try:
         code = run()
         sys.stdout.flush()
@@ -150,13 +177,18 @@ def text_of(error: Exception) -> str | None:
     if not type(error).__module__.startswith("sqlalchemy."):
         return None
     # The text of others, such as of a URL that cannot be parsed, may hold a password.
-    text = [*getattr(error, "detail", ()), str(getattr(error, "orig", None) or type(error).__name__)]
+    text = [
+        *getattr(error, "detail", ()),
+        str(getattr(error, "orig", None) or type(error).__name__),
+    ]
     return f"the database: {': '.join(text)}"
 
 
 @contextmanager
 def quiet_airflow() -> Iterator[None]:
-    """Keep Airflow's log out of the standard output, and its warnings and deprecations out of sight."""
+    """Keep Airflow's log out of the standard output, and its warnings and deprecations out of
+    sight.
+    """
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -27,7 +27,9 @@ def first_poll_of(context: Context) -> datetime | None:
     ti = context["ti"]
     if AIRFLOW_V_3_0_PLUS:
         at: datetime | str | None = ti.get_first_reschedule_date(context)
-        return datetime.fromisoformat(at) if isinstance(at, str) else at  # text in dag.test() of 3.0
+        return (
+            datetime.fromisoformat(at) if isinstance(at, str) else at
+        )  # text in dag.test() of 3.0
     from airflow.models import TaskReschedule
     from airflow.utils.session import create_session
 
@@ -41,11 +43,15 @@ def first_poll_of(context: Context) -> datetime | None:
 
 
 def unreadable_variable(conn_id: str, error: AirflowNotFoundException) -> AirflowNotFoundException:
-    """Return why Airflow does not find a connection: an environment variable that is set cannot be read."""
+    """Return why Airflow does not find a connection: an environment variable that is set cannot be
+    read.
+    """
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
     if not os.environ.get(variable):
         return error
-    problem = f"{variable} is set, but cannot be read: it should be JSON, with double quotes, or a URI"
+    problem = (
+        f"{variable} is set, but cannot be read: it should be JSON, with double quotes, or a URI"
+    )
     return AirflowNotFoundException(f"connection '{conn_id}': {problem}")
 
 
@@ -62,12 +68,15 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
 def hook_on(stored: Connection) -> Any:
     """Return the hook of a connection that was read before.
 
-    :raises AirflowException: if its type is unknown; ImportError, if the hook's provider is not installed.
+    :raises AirflowException: if its type is unknown; ImportError, if the hook's provider is not
+        installed.
     """
     from airflow.providers.common.compat.sdk import Connection
 
     names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
     connection: Any = Connection(**{name: getattr(stored, name) for name in names})
     hook = connection.get_hook()
-    hook.get_connection = lambda _: connection  # a hook reads its connection again, the way of tasks
+    hook.get_connection = lambda _: (
+        connection
+    )  # a hook reads its connection again, the way of tasks
     return hook

@@ -14,7 +14,9 @@ used. Reads only, and needs Airflow's database, as the scheduler does. Exit code
 something is not."""
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider doctor") -> int:
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider doctor"
+) -> int:
     fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
     verdicts = []
     for name, check in CHECKS.items():
@@ -65,7 +67,9 @@ def _triggerer(_: str) -> str:
 
     job = most_recent_job("TriggererJob")
     if job is None or not job.is_alive():
-        raise RefusedError("none is running: deferrable sensors and completed_forms wait until one does")
+        raise RefusedError(
+            "none is running: deferrable sensors and completed_forms wait until one does"
+        )
     return f"its last heartbeat was at {job.latest_heartbeat:%F %T} UTC"
 
 
@@ -87,11 +91,15 @@ def _receiver(_: str) -> str:
     for route, config in routes.items():
         if not config.tokens or not (config.secrets or config.endpoint.signature == "none"):
             raise RefusedError(f"{route} has no path token or signing secret: register its webhook")
-        used = [one for one, accepted, _ in deliveries(route.partition("/")[0]) if accepted is not None]
+        used = [
+            one for one, accepted, _ in deliveries(route.partition("/")[0]) if accepted is not None
+        ]
         if route not in used:
             problem = "until one does, deliveries get HTTP 503"
             raise RefusedError(f"no DAG uses the asset fsm://{route}: {problem}")
     return f"accepts deliveries for {', '.join(routes) or 'nothing'}"
 
 
-CHECKS = {check.__name__[1:]: check for check in (_connection, _clock, _ledger, _triggerer, _receiver)}
+CHECKS = {
+    check.__name__[1:]: check for check in (_connection, _clock, _ledger, _triggerer, _receiver)
+}

@@ -19,7 +19,9 @@ class FsmJobLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """Return the URL; empty if the job has none."""
-        if AIRFLOW_V_3_0_PLUS:  # it asks in the task's process, and logs an error for an XCom that is missing
+        if (
+            AIRFLOW_V_3_0_PLUS
+        ):  # it asks in the task's process, and logs an error for an XCom that is missing
             return job_url(operator.made) or ""
         return job_url(XCom.get_value(ti_key=ti_key, key="return_value")) or ""
 
@@ -31,11 +33,17 @@ class FsmUncertainLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """Return the page's URL, relative to Airflow's; empty on Airflow 2."""
-        return f"fsm-page/?{urlencode({'conn_id': operator.fsm_conn_id})}" if AIRFLOW_V_3_0_PLUS else ""
+        return (
+            f"fsm-page/?{urlencode({'conn_id': operator.fsm_conn_id})}"
+            if AIRFLOW_V_3_0_PLUS
+            else ""
+        )
 
 
 def job_url(job: Any) -> str | None:
-    """Return the ``links.web`` of a job's record, else its ``links.self``; None if that is no http(s) URL."""
+    """Return the ``links.web`` of a job's record, else its ``links.self``; None if that is no
+    http(s) URL.
+    """
     links = job.get("links") if isinstance(job, dict) else None
     url = (links.get("web") or links.get("self")) if isinstance(links, dict) else None
     return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None

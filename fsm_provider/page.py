@@ -58,7 +58,9 @@ if not AIRFLOW_V_3_1_PLUS:  # reads the header alone
 
     @app.middleware("http")
     async def take_cookie(request: Request, call_next: Any) -> Any:
-        if "authorization" not in request.headers and (token := request.cookies.get(COOKIE_NAME_JWT_TOKEN)):
+        if "authorization" not in request.headers and (
+            token := request.cookies.get(COOKIE_NAME_JWT_TOKEN)
+        ):
             request.scope["headers"].append((b"authorization", f"Bearer {token}".encode()))
         return await call_next(request)
 
@@ -68,7 +70,11 @@ if not AIRFLOW_V_3_1_PLUS:  # reads the header alone
 def refuse(request: Request, error: Exception) -> Response:
     """Say no more than the status, or lead a browser to the login."""
     status = HTTPStatus(getattr(error, "status_code", 400))
-    if status == 401 and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+    if (
+        status == 401
+        and request.method == "GET"
+        and "text/html" in request.headers.get("accept", "")
+    ):
         return RedirectResponse(f"../api/v2/auth/login?next={quote(str(request.url), safe='')}")
     return PlainTextResponse(status.phrase, status)
 
@@ -91,7 +97,11 @@ def allowed(method: Any, user: Any, dag_ids: Iterable[str | None]) -> set[str | 
         for one, team in DagModel.get_dag_id_to_team_name_mapping(list(details)).items():
             details[one].team_name = team
     may = get_auth_manager().is_authorized_dag
-    return {one for one in details if may(method=method, access_entity=TASK, details=details[one], user=user)}
+    return {
+        one
+        for one in details
+        if may(method=method, access_entity=TASK, details=details[one], user=user)
+    }
 
 
 def may_begin(user: Any, asset: Watched) -> bool:
@@ -99,8 +109,14 @@ def may_begin(user: Any, asset: Watched) -> bool:
 
 
 def dag_of(row: Row) -> str | None:
-    """Return the id of the DAG; None for that of another Airflow: this one does not know who may see it."""
-    return row.by.dag_id if row.by.airflow in ("", conf.get("fsm", "airflow_name", fallback="")) else None
+    """Return the id of the DAG; None for that of another Airflow: this one does not know who may
+    see it.
+    """
+    return (
+        row.by.dag_id
+        if row.by.airflow in ("", conf.get("fsm", "airflow_name", fallback=""))
+        else None
+    )
 
 
 def said_of(error: Exception) -> str:
@@ -166,12 +182,16 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
         by_day=lambda counts: [counts.get(day, 0) for day in days.values()],
         nonce=nonce,
         ledger=attempted(ledger),
-        assets=attempted(lambda: [(one, may_begin(user, one)) for one in watched(fsm_conn_id=conn_id)]),
+        assets=attempted(
+            lambda: [(one, may_begin(user, one)) for one in watched(fsm_conn_id=conn_id)]
+        ),
         endpoints=attempted(lambda: deliveries(conn_id)),
         at=time_of,
     )
     headers = {"Content-Security-Policy": POLICY.format(nonce), "Cache-Control": "no-store"}
-    return HTMLResponse(html, 409 if refused else 200, {**headers, "X-Content-Type-Options": "nosniff"})
+    return HTMLResponse(
+        html, 409 if refused else 200, {**headers, "X-Content-Type-Options": "nosniff"}
+    )
 
 
 EDIT = [Depends(check_origin), Depends(requires_access_dag("PUT", TASK))]
@@ -179,11 +199,19 @@ EDIT = [Depends(check_origin), Depends(requires_access_dag("PUT", TASK))]
 
 @app.post("/settle", dependencies=EDIT)
 def settle_write(
-    user: GetUserDep, conn_id: Text, key: Text, owner: Text, why: Text, is_made: Flag, job_id: Text = ""
+    user: GetUserDep,
+    conn_id: Text,
+    key: Text,
+    owner: Text,
+    why: Text,
+    is_made: Flag,
+    job_id: Text = "",
 ) -> Response:
     try:
         with opened(conn_id) as ledgers:  # a browser would change line ends in a plain key
-            entries = [one for one in ledgers.rows(UNCERTAIN, unquote(key)) if one[1].owner == owner]
+            entries = [
+                one for one in ledgers.rows(UNCERTAIN, unquote(key)) if one[1].owner == owner
+            ]
             if not entries:
                 raise RefusedError(f"'{unquote(key)}' has changed meanwhile: look again")
             if not allowed("PUT", user, [dag_of(entries[0][1])]):
@@ -196,7 +224,9 @@ def settle_write(
 
 
 @app.post("/begin", dependencies=EDIT)
-def begin_anew(user: GetUserDep, conn_id: Text, asset_id: Annotated[int, Form()], since: Text) -> Response:
+def begin_anew(
+    user: GetUserDep, conn_id: Text, asset_id: Annotated[int, Form()], since: Text
+) -> Response:
     try:
         mine = [one for one in watched(fsm_conn_id=conn_id) if one.asset_id == asset_id]
         if not mine or not may_begin(user, mine[0]):

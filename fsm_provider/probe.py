@@ -9,7 +9,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fsm_provider.api.client import FsmClient
-from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmPaginationError, FsmRateLimitedError
+from fsm_provider.api.errors import (
+    FsmConnectionError,
+    FsmError,
+    FsmPaginationError,
+    FsmRateLimitedError,
+)
 from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint, Form, Page
 from fsm_provider.api.redaction import printable
@@ -18,7 +23,15 @@ from fsm_provider.cli import parse_conn_id
 
 MAX_REQUESTS = 30
 CURSOR_PARAMS = (
-    *("cursor", "nextCursor", "next_cursor", "pageCursor", "after", "startingAfter", "starting_after"),
+    *(
+        "cursor",
+        "nextCursor",
+        "next_cursor",
+        "pageCursor",
+        "after",
+        "startingAfter",
+        "starting_after",
+    ),
     *("pageToken", "page_token"),
 )
 PAGE_SIZE_PARAMS = ("limit", "pageSize", "page_size", "perPage", "per_page", "size", "count")
@@ -32,7 +45,9 @@ that does not arrive or returns HTTP 429. Exit code: 0 if everything was determi
 
 
 class Finding(NamedTuple):
-    """The result for one setting: the evidence, and what the connection should contain, if it was found."""
+    """The result for one setting: the evidence, and what the connection should contain, if it was
+    found.
+    """
 
     name: str
     evidence: str
@@ -66,7 +81,9 @@ class Probe:
                 except FsmError as error:
                     yield Finding(name, str(error))
 
-    def first_page(self, params: Mapping[str, Any], endpoint: Endpoint[Any] = LIST_FORMS) -> Page[Any]:
+    def first_page(
+        self, params: Mapping[str, Any], endpoint: Endpoint[Any] = LIST_FORMS
+    ) -> Page[Any]:
         """Request the first page of a listing."""
         self.requests += 1
         return next(self._client.pages(endpoint.path, params=params, model=endpoint.response))
@@ -122,12 +139,16 @@ class Probe:
         page = self.first_page({}, LIST_ASSET_DYNAMIC_FIELDS)  # its serverTime has no zone
         shown = getattr(page.meta, "server_time", None)
         if not isinstance(shown, datetime):
-            return Finding("server_timezone", f"{LIST_ASSET_DYNAMIC_FIELDS.path} has no meta.serverTime")
+            return Finding(
+                "server_timezone", f"{LIST_ASSET_DYNAMIC_FIELDS.path} has no meta.serverTime"
+            )
         zone = str(self._settings.server_timezone)
         ahead = (shown - datetime.now(UTC)).total_seconds()
         if abs(ahead) > CLOCKS_DIFFER:
             evidence = f"read in {zone}, the service's clock is {ahead / 60:+.0f} minutes from this machine's"
-            return Finding("server_timezone", f"{evidence}: set the service's zone, or correct the clock")
+            return Finding(
+                "server_timezone", f"{evidence}: set the service's zone, or correct the clock"
+            )
         evidence = f"in it, the service's time is the current time ({shown:%Y-%m-%d %H:%M:%S})"
         return Finding("server_timezone", evidence, {"server_timezone": zone})
 
@@ -148,7 +169,9 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
         _after(first).advance(second)
     except FsmPaginationError:
         return False
-    return bool(second.data) and not {form.id for form in first.data} & {form.id for form in second.data}
+    return bool(second.data) and not {form.id for form in first.data} & {
+        form.id for form in second.data
+    }
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider probe") -> int:
@@ -159,7 +182,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     settings = settings_from(connection := read_connection_outside_of_tasks(fsm_conn_id))
     probe, findings = Probe(settings), []
     first = probe.first_page({})
-    print(f"The connection works. Asking {settings.base_url} at most {MAX_REQUESTS} times, reading only.\n")
+    print(
+        f"The connection works. Asking {settings.base_url} at most {MAX_REQUESTS} times, reading only.\n"
+    )
     for finding in probe.findings(first):
         findings.append(finding)
         if finding.settings:

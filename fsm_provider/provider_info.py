@@ -48,7 +48,8 @@ def get_provider_info() -> dict[str, Any]:
         "hooks": _modules("hooks", "fsm"),
         "operators": _modules("operators", "assets", "forms", "generic", "jobs", "webhooks"),
         "transfers": [
-            {**ends, "python-module": f"fsm_provider.transfers.{one}"} for one in ("assets", "forms")
+            {**ends, "python-module": f"fsm_provider.transfers.{one}"}
+            for one in ("assets", "forms")
         ],
         "sensors": _modules("sensors", "forms", "records"),
         "triggers": _modules("triggers", "forms"),

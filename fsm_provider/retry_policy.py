@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class FsmRetryPolicy(RetryPolicy):
     """Retry after the time that the service asks for, and not at all after a permanent error.
 
-    For any other error, the task's ``retry_delay`` applies; the number of retries remains that of the task.
-    Opt in with ``retry_policy=FsmRetryPolicy()`` on a task, or in ``default_args``.
+    For any other error, the task's ``retry_delay`` applies; the number of retries remains that of
+    the task. Opt in with ``retry_policy=FsmRetryPolicy()`` on a task, or in ``default_args``.
 
     :param max_delay: a longer ``retry_after`` is cut to this.
     """
@@ -33,7 +33,11 @@ class FsmRetryPolicy(RetryPolicy):
         self.max_delay = max_delay
 
     def evaluate(
-        self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
+        self,
+        exception: BaseException,
+        try_number: int,
+        max_tries: int,
+        context: Context | None = None,
     ) -> RetryDecision:
         """Decide by the first :class:`FsmError` among the exception and its causes."""
         error: BaseException | None = exception

@@ -1,4 +1,6 @@
-"""Atomic files, complete or absent, in any storage that Airflow reaches, and what lineage learns of them."""
+"""Atomic files, complete or absent, in any storage that Airflow reaches, and what lineage learns of
+them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "adl"})
-"""Protocols of stores that show a file only once its upload is complete; renaming there means copying."""
+"""Protocols of stores that show a file only once its upload is complete; renaming there means
+copying.
+"""
 UPLOAD_BYTES = 5 * 2**20
 """Bytes in one part of an upload: the smallest part that S3 accepts."""
 
@@ -25,16 +29,19 @@ UPLOAD_BYTES = 5 * 2**20
 class AtomicFiles:
     """The files that one task writes under a folder.
 
-    A file gets its name once it is complete. Until then it is in a folder of this task's own, which is
-    removed at the end; the next attempt removes what a killed one left there. In front of an object store, it
-    is in the worker's temporary folder, and uploaded then.
+    A file gets its name once it is complete. Until then it is in a folder of this task's own, which
+    is removed at the end; the next attempt removes what a killed one left there. In front of an
+    object store, it is in the worker's temporary folder, and uploaded then.
 
     :param folder: where the files go.
     :param context: the task's; None outside a task: what a killed process left then stays.
-    :param part: a name for these files, where a task has several ``AtomicFiles`` open in one folder.
+    :param part: a name for these files, where a task has several ``AtomicFiles`` open in one
+        folder.
     """
 
-    def __init__(self, folder: ObjectStoragePath, context: Context | None, *, part: str = "") -> None:
+    def __init__(
+        self, folder: ObjectStoragePath, context: Context | None, *, part: str = ""
+    ) -> None:
         writer = astuple(Task.from_context(context)) if context else (str(uuid4()),)
         self.folder = folder
         self._partial = folder / f".partial-{digest_for([*writer, part], 12)}"
@@ -56,7 +63,8 @@ class AtomicFiles:
 
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
-        """Write a file that appears, or replaces an older one, at the end of a block that raises nothing.
+        """Write a file that appears, or replaces an older one, at the end of a block that raises
+        nothing.
 
         :param name: its path in the folder.
         """
@@ -74,8 +82,12 @@ class AtomicFiles:
                 try:
                     folder.mkdir(parents=True, exist_ok=True)
                 except OSError as error:
-                    raise FsmStorageError(f"destination: {self.folder} cannot be made: {error}") from None
-            partial = self._partial / uuid4().hex  # not that of another attempt, which may still write
+                    raise FsmStorageError(
+                        f"destination: {self.folder} cannot be made: {error}"
+                    ) from None
+            partial = (
+                self._partial / uuid4().hex
+            )  # not that of another attempt, which may still write
             # Opened by its file system: a path would report the temporary name to lineage.
             with self.folder.fs.open(partial.path, "wb") as written:
                 yield written
@@ -97,7 +109,9 @@ def uri_for_records(fsm_conn_id: str, records: str) -> str:
 def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Return a URI of the scheme ``fsm``, as Airflow wants it; a ValueError if it lacks a part."""
     if not uri.netloc or not uri.path.strip("/"):
-        raise ValueError(f"{uri.geturl()}: should be fsm://<connection>/<what>, e.g. fsm://fsm_default/forms")
+        raise ValueError(
+            f"{uri.geturl()}: should be fsm://<connection>/<what>, e.g. fsm://fsm_default/forms"
+        )
     return uri
 
 
@@ -107,7 +121,8 @@ def uri_for(path: ObjectStoragePath) -> str:
 
 
 def report(by: Any, *, inputs: Iterable[str] = (), outputs: Iterable[str] = ()) -> None:
-    """Report to Airflow's lineage collector, which does nothing unless a plugin reads it, as OpenLineage's.
+    """Report to Airflow's lineage collector, which does nothing unless a plugin reads it, as
+    OpenLineage's.
 
     :param by: the hook or path that was used.
     """

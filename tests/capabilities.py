@@ -1,4 +1,6 @@
-"""What tests need of Airflow that not every version has: the one place that knows versions, and says why."""
+"""What tests need of Airflow that not every version has: the one place that knows versions, and
+says why.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,21 @@ class Capability:
 
 TASK_SDK = Capability("3.0", "Airflow 2 has no task SDK, behind which the tests play Airflow")
 ASSETS = Capability("3.0", "Airflow 2 has neither assets nor FastAPI applications in its webserver")
-VARIABLE_KEYS = Capability("3.3", "before Airflow 3.3 a task cannot see what Variables others have claimed")
-SUPERVISOR_MASKS = Capability("3.3", "before Airflow 3.3 only the task itself masks what it is told to")
+VARIABLE_KEYS = Capability(
+    "3.3", "before Airflow 3.3 a task cannot see what Variables others have claimed"
+)
+SUPERVISOR_MASKS = Capability(
+    "3.3", "before Airflow 3.3 only the task itself masks what it is told to"
+)
 CONCURRENT_MESSAGES = Capability("3.2", "before Airflow 3.2 only one thread asks the supervisor")
 LIGHT_PARSING = Capability("3.1", "before Airflow 3.1 an operator alone loads an HTTP library")
 THREADS = Capability("3.0", "Airflow 2 lets no other thread execute an operator")
-RELATIVE_PATHS = Capability("3.2", "before Airflow 3.2 a relative path begins at the root of the file system")
-RESCHEDULES = Capability("3.0", "Airflow 2 reads from its database when a sensor was first rescheduled")
+RELATIVE_PATHS = Capability(
+    "3.2", "before Airflow 3.2 a relative path begins at the root of the file system"
+)
+RESCHEDULES = Capability(
+    "3.0", "Airflow 2 reads from its database when a sensor was first rescheduled"
+)
 PROVIDER_COMMANDS = Capability("3.2", "before Airflow 3.2 a provider adds no commands to airflow")
 RETRIES_OF_KILLED = Capability("3.1", "Airflow 3.0 does not retry a task whose process was killed")
 STATE_STORE = Capability("3.3", "before Airflow 3.3 a task keeps no state")

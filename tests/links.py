@@ -1,4 +1,5 @@
-"""Follows the links of built pages, and of the Markdown files beside them, as far as they lead to files.
+"""Follows the links of built pages, and of the Markdown files beside them, as far as they lead to
+files.
 
 ``make docs`` runs ``python -m tests.links build/docs/html README.md ...``.
 """
@@ -35,7 +36,10 @@ class Markdown:
     def __init__(self, path: Path) -> None:
         text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
         headings = re.findall(r"^#+ (.*)$", text.lower(), re.MULTILINE)
-        self.anchors = {"", *(re.sub(r"[^\w-]", "", heading.replace(" ", "-")) for heading in headings)}
+        self.anchors = {
+            "",
+            *(re.sub(r"[^\w-]", "", heading.replace(" ", "-")) for heading in headings),
+        }
         self.links: list[str] = re.findall(r"\]\(([^)\s]+)\)", text)
 
 

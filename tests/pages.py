@@ -28,7 +28,12 @@ class Block:
 def blocks(*kinds: str, pages: list[Path] = PAGES) -> list[Block]:
     """Give the blocks of these kinds, all where none is named."""
     found = [
-        Block(page, text.count("\n", 0, fence.start()) + 1, fence["kind"], textwrap.dedent(fence["text"]))
+        Block(
+            page,
+            text.count("\n", 0, fence.start()) + 1,
+            fence["kind"],
+            textwrap.dedent(fence["text"]),
+        )
         for page in pages
         for text in [page.read_text()]
         for fence in _FENCE.finditer(text)
@@ -37,7 +42,13 @@ def blocks(*kinds: str, pages: list[Path] = PAGES) -> list[Block]:
 
 
 def commands_with_output(page: Path, name: str) -> list[tuple[list[str], str]]:
-    """Give the arguments of each ``python -m fsm_provider NAME`` of a page, and the output that it shows."""
-    texts = "".join(block.text for block in blocks("text", pages=[page]) if block.text.startswith("$"))
-    shown = re.findall(rf"^\$ python -m fsm_provider {name} (.*)\n((?:[^$].*\n)*)", texts, re.MULTILINE)
+    """Give the arguments of each ``python -m fsm_provider NAME`` of a page, and the output that it
+    shows.
+    """
+    texts = "".join(
+        block.text for block in blocks("text", pages=[page]) if block.text.startswith("$")
+    )
+    shown = re.findall(
+        rf"^\$ python -m fsm_provider {name} (.*)\n((?:[^$].*\n)*)", texts, re.MULTILINE
+    )
     return [(shlex.split(arguments), output) for arguments, output in shown]

@@ -1,4 +1,6 @@
-"""For commands and tests that start other processes; it imports nothing that a measurement would notice."""
+"""For commands and tests that start other processes; it imports nothing that a measurement would
+notice.
+"""
 
 import os
 import signal
@@ -13,5 +15,7 @@ def end_on_signals() -> None:
 
 
 def inherited_environment() -> dict[str, str]:
-    """Give what a process inherits; whoever runs the tests may have settings for an Airflow of their own."""
+    """Give what a process inherits; whoever runs the tests may have settings for an Airflow of
+    their own.
+    """
     return {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")}

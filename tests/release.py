@@ -1,4 +1,5 @@
-"""What a release is checked for once it is built: ``make release`` runs this in an environment of its own.
+"""What a release is checked for once it is built: ``make release`` runs this in an environment of
+its own.
 
 The wheel is installed as a user would, without any extra, and that environment is looked at.
 """
@@ -17,7 +18,9 @@ TOOLS = Path(sys.executable).parent
 PACKAGE = "airflow-provider-fsm"
 CONSTRAINTS = "constraints/airflow.txt"
 UNTYPED = ("providers/common/compat", "sdk/_shared/dagnode", "sdk/_shared/plugins_manager")
-"""Packages of Airflow under folders without ``__init__.py``, into which its ``py.typed`` does not reach."""
+"""Packages of Airflow under folders without ``__init__.py``, into which its ``py.typed`` does not
+reach.
+"""
 
 
 def run(*command: str | Path, **kwargs) -> subprocess.CompletedProcess[str]:
@@ -57,26 +60,50 @@ def check_types() -> str:
         (site_packages / "airflow" / folder / "py.typed").touch()
     # pyright looks for packages with the Python that it finds first.
     path = f"{INSTALLED / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    command = (TOOLS / "pyright", "--verifytypes", "fsm_provider", "--ignoreexternal", "--outputjson")
+    command = (
+        TOOLS / "pyright",
+        "--verifytypes",
+        "fsm_provider",
+        "--ignoreexternal",
+        "--outputjson",
+    )
     response = subprocess.run(
-        command, env={**os.environ, "PATH": path}, cwd=ROOT / "build", text=True, stdout=subprocess.PIPE
+        command,
+        env={**os.environ, "PATH": path},
+        cwd=ROOT / "build",
+        text=True,
+        stdout=subprocess.PIPE,
     )
     report = json.loads(response.stdout)
     for symbol in report["typeCompleteness"]["symbols"]:
         if symbol["isExported"] and not symbol["isTypeKnown"]:
-            print(symbol["name"], *(f"  {one['message']}" for one in symbol["diagnostics"]), sep="\n")
+            print(
+                symbol["name"], *(f"  {one['message']}" for one in symbol["diagnostics"]), sep="\n"
+            )
     response.check_returncode()
     return f"{report['typeCompleteness']['completenessScore']:.1%} complete"
 
 
 def audit() -> str:
-    """Ask for known vulnerabilities of what is installed, and say how many packages were answered for."""
+    """Ask for known vulnerabilities of what is installed, and say how many packages were answered
+    for.
+    """
     (site_packages,) = INSTALLED.glob("lib/python*/site-packages")
-    command = (TOOLS / "pip-audit", "--path", site_packages, "--format", "json", "--progress-spinner", "off")
+    command = (
+        TOOLS / "pip-audit",
+        "--path",
+        site_packages,
+        "--format",
+        "json",
+        "--progress-spinner",
+        "off",
+    )
     response = subprocess.run(command, text=True, capture_output=True)
     if not response.stdout:
         return f"NOT DONE: {response.stderr.strip().splitlines()[-1]}"
-    packages = [one for one in json.loads(response.stdout)["dependencies"] if one["name"] != PACKAGE]
+    packages = [
+        one for one in json.loads(response.stdout)["dependencies"] if one["name"] != PACKAGE
+    ]
     audited = [one for one in packages if "vulns" in one]
     vulnerable = [one for one in audited if one["vulns"]]
     if vulnerable:

@@ -1,4 +1,6 @@
-"""A report's page that is hard to show: markup and long words for names, each tone, numbers from 0 on."""
+"""A report's page that is hard to show: markup and long words for names, each tone, numbers from 0
+on.
+"""
 
 from report_page import Chart, Headline, Page, Table
 

@@ -24,7 +24,9 @@ class Mailbox:
     mails: list[EmailMessage] = field(default_factory=list)
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
-        self.mails.append(cast(EmailMessage, message_from_bytes(envelope.content, policy=policy.default)))
+        self.mails.append(
+            cast(EmailMessage, message_from_bytes(envelope.content, policy=policy.default))
+        )
         return "250 accepted"
 
 

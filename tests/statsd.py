@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Thread
 
-METRIC = re.compile(r"airflow\.(?P<name>[^,:]+)(?P<tags>(?:,[^=]+=[^,:]*)*):(?P<value>[^|]+)\|(?P<kind>\w+)")
+METRIC = re.compile(
+    r"airflow\.(?P<name>[^,:]+)(?P<tags>(?:,[^=]+=[^,:]*)*):(?P<value>[^|]+)\|(?P<kind>\w+)"
+)
 LARGEST = 65_536
 
 Tags = frozenset[tuple[str, str]]
@@ -28,13 +30,17 @@ class Metrics:
         self.raw += datagram + b"\n"
         for line in datagram.decode().splitlines():
             if match := METRIC.fullmatch(line):
-                tags = frozenset(tuple(tag.split("=", 1)) for tag in match["tags"].split(",") if tag)
+                tags = frozenset(
+                    tuple(tag.split("=", 1)) for tag in match["tags"].split(",") if tag
+                )
                 self.received.append((match["name"], tags, match["kind"], float(match["value"])))
 
     def values(self, name: str, **tags: str) -> list[float]:
         """All values of a metric whose tags include these."""
         wanted = set(tags.items())
-        return [value for known, has, _, value in list(self.received) if known == name and wanted <= has]
+        return [
+            value for known, has, _, value in list(self.received) if known == name and wanted <= has
+        ]
 
     def count(self, name: str, **tags: str) -> float:
         return sum(self.values(name, **tags))

@@ -1,7 +1,9 @@
-"""What the pages list, made from the code: modules by kind, settings, errors, examples, the API reference.
+"""What the pages list, made from the code: modules by kind, settings, errors, examples, the API
+reference.
 
-Kinds and modules are those that Airflow knows (:mod:`fsm_provider.provider_info`), so that nothing is listed
-in two places. The reference is a page per public module, written into ``docs/reference`` when a build begins.
+Kinds and modules are those that Airflow knows (:mod:`fsm_provider.provider_info`), so that nothing
+is listed in two places. The reference is a page per public module, written into ``docs/reference``
+when a build begins.
 """
 
 from __future__ import annotations
@@ -34,7 +36,11 @@ MODULES_BESIDE = {
     "assets": ["fsm_provider.assets.forms"],
     "packages": ["fsm_provider.api"],
     "others": ["fsm_provider.retry_policy"],
-    "testing": ["fsm_provider.testing", "fsm_provider.testing.faults", "fsm_provider.testing.openapi"],
+    "testing": [
+        "fsm_provider.testing",
+        "fsm_provider.testing.faults",
+        "fsm_provider.testing.openapi",
+    ],
 }
 """Public modules that provider_info does not list, by kind."""
 EXPORTED_BY = {
@@ -59,7 +65,9 @@ def modules_for(kind: str) -> list[str]:
     if kind == "extra-links":
         return sorted({dotted.rpartition(".")[0] for dotted in entries})
     modules = [
-        module for entry in entries for module in entry.get("python-modules", [entry.get("python-module")])
+        module
+        for entry in entries
+        for module in entry.get("python-modules", [entry.get("python-module")])
     ]
     return [*sorted(modules), *MODULES_BESIDE.get(kind, ())]
 
@@ -68,7 +76,11 @@ def names_for(module: Any) -> Iterator[tuple[str, Any]]:
     """Give the public classes and functions that a module defines, in its order."""
     for name, thing in vars(module).items():
         is_ours = getattr(thing, "__module__", "") == module.__name__
-        if is_ours and not name.startswith("_") and (inspect.isclass(thing) or inspect.isfunction(thing)):
+        if (
+            is_ours
+            and not name.startswith("_")
+            and (inspect.isclass(thing) or inspect.isfunction(thing))
+        ):
             yield name, thing
 
 
@@ -125,7 +137,16 @@ def reference(kind: str) -> Iterator[str]:
     yield ""
 
 
-KINDS = ("operators", "sensors", "transfers", "assets", "hooks", "packages", "triggers", "extra-links")
+KINDS = (
+    "operators",
+    "sensors",
+    "transfers",
+    "assets",
+    "hooks",
+    "packages",
+    "triggers",
+    "extra-links",
+)
 
 
 def write_reference(_: Sphinx) -> None:
@@ -149,13 +170,18 @@ def page_for(dotted: str) -> Iterator[str]:
     """Document what a module has for its users, in reStructuredText."""
     module = import_module(dotted)
     yield from (dotted, "=" * len(dotted), "")
-    # A package exports its names, from modules that are nobody's business; a module, all that it defines.
+    # A package exports its names, from modules that are nobody's business; a module, all that it
+    # defines.
     is_package = hasattr(module, "__path__") and hasattr(module, "__all__")
     if not is_package:
         yield from (f".. automodule:: {dotted}", "   :no-members:", "")
     else:
         yield from (f".. module:: {dotted}", "", inspect.getdoc(module) or "", "")
-    names = [(name, getattr(module, name)) for name in module.__all__] if is_package else names_for(module)
+    names = (
+        [(name, getattr(module, name)) for name in module.__all__]
+        if is_package
+        else names_for(module)
+    )
     for name, thing in names:
         if not inspect.ismodule(thing) and not is_internal(thing):
             yield from documented(dotted, name, thing)
@@ -164,7 +190,9 @@ def page_for(dotted: str) -> Iterator[str]:
 
 
 def is_internal(thing: Any) -> bool:
-    """Return whether a class is there for others to be built on: its arguments are shown with theirs."""
+    """Return whether a class is there for others to be built on: its arguments are shown with
+    theirs.
+    """
     if not inspect.isclass(thing):
         return getattr(thing, "__name__", "") in FOR_AIRFLOW
     return summary_for(thing).startswith("Base of ") and not issubclass(thing, Exception)
@@ -183,7 +211,9 @@ def documented(module: str, name: str, thing: Any) -> Iterator[str]:
         yield from ("   :no-members:", "", *fields_for(thing), "")
         return
     # Of the errors each has what their base has; the fake's methods are those of its bases.
-    own = module.startswith(("fsm_provider.api", "fsm_provider.testing")) and not issubclass(thing, Exception)
+    own = module.startswith(("fsm_provider.api", "fsm_provider.testing")) and not issubclass(
+        thing, Exception
+    )
     based = [] if thing.__bases__ == (object,) else ["   :show-inheritance:"]
     yield from ("   :members:", *(["   :inherited-members:"] if own else based), "")
 
@@ -225,7 +255,9 @@ def cells(first: str, *others: str) -> Iterator[str]:
 
 
 def plain_type(annotation: Any) -> str:
-    """Give a type as it stands in the code, without names of ours for the types that everybody knows."""
+    """Give a type as it stands in the code, without names of ours for the types that everybody
+    knows.
+    """
     if isinstance(annotation, ForwardRef):
         annotation = annotation.__forward_arg__
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
@@ -235,7 +267,9 @@ def plain_type(annotation: Any) -> str:
 
 
 def add_types(_: Sphinx, what: str, __: str, thing: Any, ___: Any, lines: list[str]) -> None:
-    """Add each parameter's type to a docstring, and to a class's what its bases say of its parameters."""
+    """Add each parameter's type to a docstring, and to a class's what its bases say of its
+    parameters.
+    """
     if what not in ("class", "function", "method") or (
         inspect.isclass(thing) and issubclass(thing, BaseModel)
     ):
@@ -254,7 +288,9 @@ def add_types(_: Sphinx, what: str, __: str, thing: Any, ___: Any, lines: list[s
                 lines.extend([*described[name], ""])
                 known.add(name)
             is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            is_undescribed = owner is thing and not inspect.isclass(thing) and is_named and name != "self"
+            is_undescribed = (
+                owner is thing and not inspect.isclass(thing) and is_named and name != "self"
+            )
             if is_undescribed and name not in known and parameter.annotation is not parameter.empty:
                 lines.append(f":param {name}:")
                 known.add(name)
@@ -303,8 +339,12 @@ def move_fields_to_the_end(lines: list[str]) -> None:
     lines[:] = [*text, "", *(line for field in fields for line in field), ""]
 
 
-def leave_internals_plain(_: Sphinx, __: Any, node: nodes.Element, content: nodes.Node) -> nodes.Node | None:
-    """Show a reference to something that is there but has no page as text; a dead one stays a warning."""
+def leave_internals_plain(
+    _: Sphinx, __: Any, node: nodes.Element, content: nodes.Node
+) -> nodes.Node | None:
+    """Show a reference to something that is there but has no page as text; a dead one stays a
+    warning.
+    """
     target = str(node.get("reftarget", ""))
     return content if is_there(target) or is_there(f"{node.get('py:module')}.{target}") else None
 
@@ -321,7 +361,9 @@ def is_there(dotted: str) -> bool:
 
 
 def is_module(dotted: str) -> bool:
-    """Return whether there is a module, which may need what the pages are built without, such as pytest."""
+    """Return whether there is a module, which may need what the pages are built without, such as
+    pytest.
+    """
     try:
         return find_spec(dotted) is not None
     except ImportError:
@@ -329,7 +371,9 @@ def is_module(dotted: str) -> bool:
 
 
 def write_llms_txt(app: Sphinx, error: Exception | None) -> None:
-    """Write ``llms.txt``: each page with its title and its first sentence, in the order of the contents."""
+    """Write ``llms.txt``: each page with its title and its first sentence, in the order of the
+    contents.
+    """
     if error or app.builder.name != "html":
         return
     lines = [f"# {app.config.project}", "", f"> {SUMMARY}", "", "## Pages", ""]
@@ -339,7 +383,9 @@ def write_llms_txt(app: Sphinx, error: Exception | None) -> None:
         sentence = re.split(r"(?<=\.) ", first.astext().replace("\n", " "))[0] if first else ""
         lines.append(f"- [{app.env.titles[page].astext()}]({page}.html): {sentence}")
     lines += ["", "## API reference", ""]
-    lines += [f"- [{path.stem}](reference/{path.stem}.html)" for path in sorted(REFERENCE.glob("*.rst"))]
+    lines += [
+        f"- [{path.stem}](reference/{path.stem}.html)" for path in sorted(REFERENCE.glob("*.rst"))
+    ]
     (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n")
 
 
@@ -350,7 +396,9 @@ def directive(make: Callable[..., Iterable[str]]) -> type[SphinxDirective]:
         optional_arguments = 1
 
         def run(self) -> list[nodes.Node]:
-            return self.parse_text_to_nodes("\n".join(make(*self.arguments)), allow_section_headings=True)
+            return self.parse_text_to_nodes(
+                "\n".join(make(*self.arguments)), allow_section_headings=True
+            )
 
     return Listing
 

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from fsm_provider.api.settings import Settings
 
 __all__ = ["FsmClient", "Settings", "jobs_from_rows"]
-__all__ += ["AssetDynamicField", "Form", "Job", "JobCreate", "JobFields", "Webhook", "WebhookCreate"]
+__all__ += [
+    "AssetDynamicField",
+    "Form",
+    "Job",
+    "JobCreate",
+    "JobFields",
+    "Webhook",
+    "WebhookCreate",
+]
 __all__ += errors.__all__
 
 _MODULES = {"FsmClient": "client", "Settings": "settings", "jobs_from_rows": "job_rows"}

@@ -37,8 +37,8 @@ Headers = Mapping[str, str]
 class FsmClient:
     """The service's operations, over kept-alive connections.
 
-    :param reload_settings: returns the current settings. It is called after a 401; the request is repeated
-        once, if the token has changed, and ``base_url`` and account have not.
+    :param reload_settings: returns the current settings. It is called after a 401; the request is
+        repeated once, if the token has changed, and ``base_url`` and account have not.
     :param sleep: waits the given number of seconds.
     """
 
@@ -50,7 +50,9 @@ class FsmClient:
         sleep: Callable[[float], None] = time.sleep,
         metrics: Metrics | None = None,
     ) -> None:
-        from fsm_provider.api.transport import Transport  # with requests, which no DAG file needs to load
+        from fsm_provider.api.transport import (
+            Transport,
+        )  # with requests, which no DAG file needs to load
 
         self.settings = settings
         self._token = settings.token
@@ -69,25 +71,35 @@ class FsmClient:
     def close(self) -> None:
         self._transport.close()
 
-    def list_forms(self, *, params: Params | None = None, **filters: Unpack[FormFilters]) -> Iterator[Form]:
+    def list_forms(
+        self, *, params: Params | None = None, **filters: Unpack[FormFilters]
+    ) -> Iterator[Form]:
         """List completed forms page by page, in the service's order.
 
-        :param filters: those of :class:`~fsm_provider.api.forms.FormFilter`; each form is also checked here.
+        :param filters: those of :class:`~fsm_provider.api.forms.FormFilter`; each form is also
+            checked here.
         :param params: query parameters that the specification does not show.
-        :raises FsmInputError: at once, naming a filter of the wrong type; other errors: during iteration.
+        :raises FsmInputError: at once, naming a filter of the wrong type; other errors: during
+            iteration.
         """
         wanted = FormFilter(**filters)
         pages = self.form_pages(wanted, params).pages_with_warning()
         return chain.from_iterable(matching_forms(pages, wanted))
 
     def form_pages(
-        self, wanted: FormFilter, params: Params | None = None, *, max_pages: int = DEFAULT_MAX_PAGES
+        self,
+        wanted: FormFilter,
+        params: Params | None = None,
+        *,
+        max_pages: int = DEFAULT_MAX_PAGES,
     ) -> Listing:
         """List forms as :meth:`pages` does; they are not checked against ``wanted``."""
         listing, sent = models.LIST_FORMS, {**parse_params("params", params), **wanted.params()}
         return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
-    def list_asset_dynamic_fields(self, *, params: Params | None = None) -> Iterator[AssetDynamicField]:
+    def list_asset_dynamic_fields(
+        self, *, params: Params | None = None
+    ) -> Iterator[AssetDynamicField]:
         """List asset dynamic fields page by page; see :meth:`paginate`."""
         listing = models.LIST_ASSET_DYNAMIC_FIELDS
         return self.paginate(listing.path, params, listing.response)
@@ -102,19 +114,28 @@ class FsmClient:
     ) -> Job:
         """Create a job on a property. The request is sent once.
 
-        :param job: the body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated first.
+        :param job: the body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated
+            first.
         :param limit: of the request's time; the caller keeps to ``max_requests_per_second``.
         :raises FsmInputError: before anything is sent, naming each invalid field.
-        :raises FsmUncertainWriteError: if the job may exist nevertheless; any other FsmError: it does not.
+        :raises FsmUncertainWriteError: if the job may exist nevertheless; any other FsmError: it
+            does not.
         """
         from fsm_provider.api.payloads import JobRequest, check
 
         asked = check(JobRequest, {"property_id": property_id, "job": job}, "")
-        what = {"path": asked.path, "json": asked.job.body(), "subject": asked.subject, "limit": limit}
+        what = {
+            "path": asked.path,
+            "json": asked.job.body(),
+            "subject": asked.subject,
+            "limit": limit,
+        }
         made = self._create(models.CREATE_JOB, headers, **what)
         sent, echoed = asked.job.customer_reference, made.customer_reference
         if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
-            logger.warning("job %s has the customerReference %r, but %r was sent", made.id, echoed, sent)
+            logger.warning(
+                "job %s has the customerReference %r, but %r was sent", made.id, echoed, sent
+            )
         return made
 
     def register_webhook(
@@ -126,8 +147,8 @@ class FsmClient:
     ) -> Webhook:
         """Register a webhook, with one request.
 
-        :param webhook: a dictionary is validated first. Register each event type by itself: the specification
-            does not show how a request has several.
+        :param webhook: a dictionary is validated first. Register each event type by itself: the
+            specification does not show how a request has several.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmRegistrationError: if the service registered another object or other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
@@ -160,7 +181,8 @@ class FsmClient:
         :param params: query parameters, sent with each page.
         :param model: the class of the records; None yields dictionaries.
         :param max_pages: a longer listing is an error.
-        :raises FsmInputError: at once, for an invalid path or params; any other FsmError: during iteration.
+        :raises FsmInputError: at once, for an invalid path or params; any other FsmError: during
+            iteration.
         """
         pages = self.pages(parse_path(path), params=params, model=model, max_pages=max_pages)
         return chain.from_iterable(map(_records, pages.pages_with_warning()))
@@ -185,11 +207,15 @@ class FsmClient:
         """
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise errors.FsmInputError("method: should be a name such as POST")
-        call = ApiRequest(method.upper(), parse_path(path), params, json, headers or {}, limit=limit)
+        call = ApiRequest(
+            method.upper(), parse_path(path), params, json, headers or {}, limit=limit
+        )
         attempt = partial(self._transport.request, call, self._json_without_token)
         return self._repeat(attempt, is_write=call.method not in READS)
 
-    def _create(self, endpoint: models.Endpoint[RecordT], headers: Headers | None, **what: Any) -> RecordT:
+    def _create(
+        self, endpoint: models.Endpoint[RecordT], headers: Headers | None, **what: Any
+    ) -> RecordT:
         version = self.settings.api_version
         versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
         request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **what)
@@ -224,7 +250,9 @@ class FsmClient:
         paginator = CursorPaginator(settings.cursor_param, max_pages=max_pages)
 
         def fetch(at: CursorPaginator) -> Page[Any]:
-            read = partial(parse_page, model=model, number=at.page_number, timezone=settings.server_timezone)
+            read = partial(
+                parse_page, model=model, number=at.page_number, timezone=settings.server_timezone
+            )
             call = ApiRequest("GET", path, {**sent, **at.params})
             return self._repeat(partial(self._transport.request, call, read))
 
@@ -233,16 +261,19 @@ class FsmClient:
     def download_pdf(
         self, form: Form, read: Callable[[Iterator[bytes]], ResultT], **limits: Unpack[PdfLimits]
     ) -> ResultT:
-        """Fetch the PDF of a form. The token is sent only to the service's own scheme, host and port.
+        """Fetch the PDF of a form. The token is sent only to the service's own scheme, host and
+        port.
 
-        :param read: receives the chunks of the file, at each attempt; its result is returned. Only their end
-            confirms that the file is complete.
+        :param read: receives the chunks of the file, at each attempt; its result is returned. Only
+            their end confirms that the file is complete.
         :param max_bytes: a larger file is refused; default: 100 MiB.
         :param max_seconds: from its first request to its last byte, with all repeats; default: 600.
-        :param allow_private_addresses: let other hosts have an IP address that is not public; default: False.
+        :param allow_private_addresses: let other hosts have an IP address that is not public;
+            default: False.
         :raises FsmPdfUrlError: if the URL is missing or not allowed.
         :raises FsmPdfError: if the file is not a PDF, or too large.
-        :raises FsmDownloadTimeoutError: after ``max_seconds``. No error has the URL, which may be signed.
+        :raises FsmDownloadTimeoutError: after ``max_seconds``. No error has the URL, which may be
+            signed.
         """
         from fsm_provider.api.downloads import Download
 
@@ -273,7 +304,9 @@ class FsmClient:
                 try:
                     settings = self._reload_settings()
                 except Exception as failure:
-                    why = failure if isinstance(failure, errors.FsmError) else type(failure).__name__
+                    why = (
+                        failure if isinstance(failure, errors.FsmError) else type(failure).__name__
+                    )
                     logger.warning("the connection could not be read again (%s)", why)
                     raise error from failure
                 if settings.service != self.settings.service:
@@ -282,14 +315,18 @@ class FsmClient:
             return self._token != refused
 
     def _json_without_token(self, body: bytes) -> Any:
-        """Parse a response that may be stored, None if it is empty; a short token may be part of any text."""
+        """Parse a response that may be stored, None if it is empty; a short token may be part of
+        any text.
+        """
         values, token = parse_json(body) if body else None, self._token.get_secret_value()
         text = body.decode(errors="replace")
         is_free = len(token) < TOKEN_LENGTH or hide(text, token) == text
         return values if is_free else hide_in(values, token)
 
     def reserve(self) -> float:
-        """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until then."""
+        """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until
+        then.
+        """
         if not (per_second := self.settings.max_requests_per_second):
             return 0.0
         delay = reserve_time(self.settings.base_url, per_second)

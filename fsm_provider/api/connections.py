@@ -1,7 +1,7 @@
 """Connections that know the request they send, and take no response for that of another one.
 
-A connection is dropped if more bytes follow the response, and after a write, unless its response was the
-expected one.
+A connection is dropped if more bytes follow the response, and after a write, unless its response
+was the expected one.
 """
 
 from __future__ import annotations
@@ -50,21 +50,30 @@ class Exchange:
         return self.method not in READS
 
 
-current: ContextVar[Exchange] = ContextVar("fsm_exchange")  # urllib3 passes no argument to its connections
+current: ContextVar[Exchange] = ContextVar(
+    "fsm_exchange"
+)  # urllib3 passes no argument to its connections
 
-for _name in ("urllib3.connectionpool", "urllib3.connection"):  # they log URLs, and heads that are malformed
+for _name in (
+    "urllib3.connectionpool",
+    "urllib3.connection",
+):  # they log URLs, and heads that are malformed
     logging.getLogger(_name).addFilter(lambda _: current.get(None) is None)
 
 
 def origin_of(error: BaseException) -> BaseException:
-    """Return the first cause of an exception of urllib3 or requests: only its text is free of the URL."""
+    """Return the first cause of an exception of urllib3 or requests: only its text is free of the
+    URL.
+    """
     inner = (*error.args, getattr(error, "reason", None), error.__cause__)
     causes = [one for one in inner if isinstance(one, BaseException)]
     return origin_of(causes[0]) if causes else error
 
 
 class _Response(HTTPResponse):
-    """The final response, with a complete head: http.client skips 100 only, and accepts a head cut off."""
+    """The final response, with a complete head: http.client skips 100 only, and accepts a head cut
+    off.
+    """
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
@@ -107,10 +116,15 @@ class Connection(HTTPConnection):
 
     @property
     def is_connected(self) -> bool:
-        """Whether a pool may use it for the current exchange, which is all that urllib3 asks it for."""
+        """Whether a pool may use it for the current exchange, which is all that urllib3 asks it
+        for.
+        """
         if self.latest is None or (self.latest.is_write and not self.latest.is_confirmed):
             return False
-        if current.get().is_write and time.monotonic() - self.latest.began_at > MAX_IDLE_BEFORE_WRITE:
+        if (
+            current.get().is_write
+            and time.monotonic() - self.latest.began_at > MAX_IDLE_BEFORE_WRITE
+        ):
             return False
         return super().is_connected
 
@@ -128,7 +142,9 @@ class Connection(HTTPConnection):
 
 
 class PublicConnection(Connection):
-    """Refuses an IP address that is not public: that of the connected peer, whatever its name resolves to."""
+    """Refuses an IP address that is not public: that of the connected peer, whatever its name
+    resolves to.
+    """
 
     def _new_conn(self) -> socket.socket:
         connected = super()._new_conn()
@@ -136,7 +152,9 @@ class PublicConnection(Connection):
         ip = getattr(ip, "ipv4_mapped", None) or ip
         if not ip.is_global:
             connected.close()
-            raise FsmPdfUrlError(f"{ip} is not a public address: set allow_private_addresses to allow it")
+            raise FsmPdfUrlError(
+                f"{ip} is not a public address: set allow_private_addresses to allow it"
+            )
         return connected
 
 

@@ -1,7 +1,7 @@
 """Download the PDF of a form from the URL in its record, on the service's own host or another.
 
-The URL is not trusted: the token goes only to the service's own scheme, host and port, and no other host may
-be on a private network. Redirects are followed here, each step under the same rules.
+The URL is not trusted: the token goes only to the service's own scheme, host and port, and no other
+host may be on a private network. Redirects are followed here, each step under the same rules.
 """
 
 from __future__ import annotations
@@ -31,9 +31,18 @@ MAX_REDIRECTS = 5
 ENDS = 1024  # bytes at either end of a PDF that hold its %PDF- and %%EOF; readers search no further either
 _PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
 """A URL in printable ASCII, and its path and query."""
-_UNNAMED = (errors.FsmPdfUrlError, errors.FsmConnectionError, errors.FsmPdfError, errors.FsmResponseError)
+_UNNAMED = (
+    errors.FsmPdfUrlError,
+    errors.FsmConnectionError,
+    errors.FsmPdfError,
+    errors.FsmResponseError,
+)
 """Errors whose texts do not say which form's PDF it is."""
-_HEADERS = {"Accept": "application/pdf, */*;q=0.1", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
+_HEADERS = {
+    "Accept": "application/pdf, */*;q=0.1",
+    "Accept-Encoding": "identity",
+    "User-Agent": USER_AGENT,
+}
 
 
 class PdfLimits(TypedDict, total=False):
@@ -76,26 +85,33 @@ class Download:
             parts = as_sent(url, errors.FsmPdfUrlError("its URL is not valid"))
             self._check_url(parts)
             base = self.transport.base
-            both = [(at.scheme, at.hostname, at.port or DEFAULT_PORTS[at.scheme]) for at in (parts, base)]
+            both = [
+                (at.scheme, at.hostname, at.port or DEFAULT_PORTS[at.scheme])
+                for at in (parts, base)
+            ]
             ours = both[0] == both[1]
             headers = dict(_HEADERS)
             if ours:
                 headers["Authorization"] = f"Bearer {token.get_secret_value()}"
                 self.transport.throttle()
             plain = _PLAIN_URL.fullmatch(url)
-            target = plain[1] if plain else f"{parts.path}{f'?{parts.query}' if parts.query else ''}"
+            target = (
+                plain[1] if plain else f"{parts.path}{f'?{parts.query}' if parts.query else ''}"
+            )
             target = target if target.startswith("/") else f"/{target}"
             exchange = Exchange("GET", parts.geturl(), target, headers, limit=self._limit)
             public_only = not (self.allow_private_addresses or parts.hostname == base.hostname)
-            with self.transport.send(exchange, elsewhere=not ours, public_only=public_only) as response:
+            with self.transport.send(
+                exchange, elsewhere=not ours, public_only=public_only
+            ) as response:
                 status = response.status
                 if status == 200:
                     yield response
                     return
                 location = response.get_redirect_location()
                 if not isinstance(location, str):
-                    # Of another host, the 4xx classes would give advice about the connection. Nor is the body
-                    # quoted, since it may repeat the URL.
+                    # Of another host, the 4xx classes would give advice about the connection. Nor
+                    # is the body quoted, since it may repeat the URL.
                     is_specific = status >= 500 or status == 429 or (ours and status >= 400)
                     kind = None if is_specific else errors.FsmApiError
                     raise refusal(response, token, kind, method="GET", path=self._what)
@@ -128,7 +144,9 @@ class Download:
             head += chunk
         if b"%PDF-" not in head[:ENDS]:
             kind = printable(response.headers.get("Content-Type", "no type")[:60])
-            raise errors.FsmNotPdfError(f"the response is not a PDF, its first bytes are not %PDF- ({kind})")
+            raise errors.FsmNotPdfError(
+                f"the response is not a PDF, its first bytes are not %PDF- ({kind})"
+            )
         for chunk in chain([head], iter(next_chunk, b"")):
             received += len(chunk)
             if received > self.max_bytes:
@@ -137,8 +155,8 @@ class Download:
             yield chunk
         if b"%%EOF" in tail:
             return
-        # HTTP's framing may show beyond doubt that it is complete; but a length may be too short, and a file
-        # may have been cut off before it was compressed.
+        # HTTP's framing may show beyond doubt that it is complete; but a length may be too short,
+        # and a file may have been cut off before it was compressed.
         missing = f"{received:,} bytes without %%EOF at the end"
         is_chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
         if not is_chunked or "Content-Encoding" in response.headers:

@@ -1,4 +1,6 @@
-"""The errors of this package. Their fields are JSON values; none has the token, a secret or a signed URL."""
+"""The errors of this package. Their fields are JSON values; none has the token, a secret or a
+signed URL.
+"""
 
 from __future__ import annotations
 
@@ -133,7 +135,8 @@ class FsmRepeatableWriteError(FsmUncertainWriteError):
 
 @dataclass(eq=False)
 class FsmApiError(FsmError):
-    """The service returned an HTTP status that is not a success; path and URL are without the query.
+    """The service returned an HTTP status that is not a success; path and URL are without the
+    query.
 
     :param body_excerpt: the start of the body, without the token; may be empty.
     :param retry_after: seconds that the service asks to wait.
@@ -156,7 +159,9 @@ class FsmApiError(FsmError):
         parts = (
             f"{self.method} {self.path} returned HTTP {self.status}",
             self.hint,
-            f"connection '{self.connection}'" if self.connection and self.status in (401, 403, 404) else "",
+            f"connection '{self.connection}'"
+            if self.connection and self.status in (401, 403, 404)
+            else "",
             "" if self.retry_after is None else f"the service asks to wait {self.retry_after:g} s",
             self.request_id and f"request id {self.request_id}",
             self.body_excerpt and f"it said: {self.body_excerpt}",
@@ -185,7 +190,9 @@ class FsmUnauthorisedError(_PermanentApiError):
 
 
 class FsmConnectionEditedError(FsmUnauthorisedError):
-    """401 Unauthorised, and the connection leads to another service by now. Another attempt goes there."""
+    """401 Unauthorised, and the connection leads to another service by now. Another attempt goes
+    there.
+    """
 
     permanent = False
     hint = "the token is not accepted here, and the connection leads to another service now"
@@ -237,7 +244,8 @@ _BY_STATUS: Mapping[int, type[FsmApiError]] = {
 
 def is_refusal(status: int) -> bool:
     """Return whether an HTTP status means that the request was not carried out."""
-    # 408, 444, 460 and 499 are timeouts of a server or load balancer, whose backend may have carried on.
+    # 408, 444, 460 and 499 are timeouts of a server or load balancer, whose backend may have
+    # carried on.
     return 400 <= status < 500 and status not in (408, 444, 460, 499)
 
 

@@ -1,4 +1,6 @@
-"""Forms as others ask for them, give and take them. A DAG file imports it, so it imports no pydantic."""
+"""Forms as others ask for them, give and take them. A DAG file imports it, so it imports no
+pydantic.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 FormsXCom = Literal["references", "ids", "full"]
 FormReference = dict[str, Any]
-"""``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``, ``lastUpdatedOnDateTime``."""
+"""``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``,
+``lastUpdatedOnDateTime``.
+"""
 
 FORM_FILTERS: Mapping[str, str] = {
     "property_id": "propertyID",
@@ -56,9 +60,11 @@ class FormFilters(TypedDict, total=False):
 class FormFilter:
     """The filters of ``GET /forms``; a form has to match all that are set.
 
-    :param created_since: created at or after; a time without a zone is UTC. Likewise ``updated_since``.
+    :param created_since: created at or after; a time without a zone is UTC. Likewise
+        ``updated_since``.
     :param form_category: only the service can check it; likewise ``form_name_id``.
-    :param form_names: a name, or several of which a form has to have one; checked here, not by the service.
+    :param form_names: a name, or several of which a form has to have one; checked here, not by the
+        service.
     """
 
     property_id: int | str | None = None
@@ -85,7 +91,9 @@ class FormFilter:
         }
 
     def matches(self, form: Form) -> bool:
-        """Return whether a form matches every filter that its record shows; an unreadable time matches."""
+        """Return whether a form matches every filter that its record shows; an unreadable time
+        matches.
+        """
         return (
             _same(self.property_id, form.property_id)
             and _same(self.job_id, job_id_from(form))
@@ -97,14 +105,18 @@ class FormFilter:
         )
 
     def for_shared_stream(self) -> FormFilter:
-        """Return the filters that a reference does not show: waits that agree in them can share a listing."""
+        """Return the filters that a reference does not show: waits that agree in them can share a
+        listing.
+        """
         kept = ("form_category", "form_name_id", "created_by_type", "created_by_id")
         return FormFilter(**{name: getattr(self, name) for name in kept})
 
     def as_dict(self) -> FormFilters:
         """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
         given = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return cast(FormFilters, {name: _as_json(value) for name, value in given if value is not None})
+        return cast(
+            FormFilters, {name: _as_json(value) for name, value in given if value is not None}
+        )
 
     def __str__(self) -> str:
         shown = (
@@ -156,7 +168,9 @@ def _same(expected: int | str | None, found: int | str | None) -> bool:
 
 
 def seconds_of(value: Any) -> float | None:
-    """Return seconds since 1970, the later ones when summer time ends; None for none, or a placeholder."""
+    """Return seconds since 1970, the later ones when summer time ends; None for none, or a
+    placeholder.
+    """
     if not isinstance(value, datetime) or value.year < 2000:
         return None
     return max(value.timestamp(), value.replace(fold=1).timestamp())
@@ -185,22 +199,30 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
     for page in pages:
         found = [form for form in page.data if matches(form)] if matches else page.data
         dropped += len(page.data) - len(found)
-        yield found if wanted.form_names is None else [form for form in found if wanted.matches(form)]
+        yield (
+            found if wanted.form_names is None else [form for form in found if wanted.matches(form)]
+        )
         del page, found  # what is alive at the next page counts as long-lived
     if dropped:
-        message = "%s of the listing did not match the filter (%s): the service ignores it, or omits it"
+        message = (
+            "%s of the listing did not match the filter (%s): the service ignores it, or omits it"
+        )
         logger.warning(message, counted(dropped, "form"), asked)
 
 
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
     validation.refuse_none("forms", given)
     if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise FsmInputError(f"forms: should be a list of forms, as sensors give, not {type(given).__name__}")
+        raise FsmInputError(
+            f"forms: should be a list of forms, as sensors give, not {type(given).__name__}"
+        )
     return [parse_form(f"forms[{index}]", one, timezone) for index, one in enumerate(given)]
 
 
 def parse_form(where: str, given: Any, timezone: tzinfo) -> Form:
-    """Parse a form reference, a form record or a bare identifier; ``where`` is its name in messages."""
+    """Parse a form reference, a form record or a bare identifier; ``where`` is its name in
+    messages.
+    """
     if isinstance(given, list | tuple):
         cause = "each map index of a mapped task gives one"
         raise FsmInputError(f"{where}: is a list: {cause}. Use .expand(forms=...)")
@@ -215,4 +237,6 @@ def parse_form(where: str, given: Any, timezone: tzinfo) -> Form:
     try:
         return parse_record(record, Form, timezone=timezone, where=where)
     except FsmResponseError as error:
-        raise FsmInputError(f"{error}: should be a reference to a form, its record or its id") from None
+        raise FsmInputError(
+            f"{error}: should be a reference to a form, its record or its id"
+        ) from None

@@ -29,22 +29,26 @@ _SPREADSHEET_ERROR = re.compile(r"#(N/A|[A-Z0-9/_]+[!?]|##+)")
 _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?E\+[0-9]+", re.IGNORECASE)
 
 
-def jobs_from_rows(rows: Any, *, key: str, property_id: str, map: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Make jobs for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator` of the rows of a table.
+def jobs_from_rows(
+    rows: Any, *, key: str, property_id: str, map: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """Make jobs for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator` of the rows of a
+    table.
 
-    ``7.0`` is the integer 7, and a field whose cell is empty, NaN or a text such as ``None`` is not sent.
-    Refused are a date, a float that is not exact, a number that a spreadsheet has shortened (``1E+05``), an
-    error such as ``#N/A``, a column that the table has twice, and a quote in CSV that stays open.
+    ``7.0`` is the integer 7, and a field whose cell is empty, NaN or a text such as ``None`` is not
+    sent. Refused are a date, a float that is not exact, a number that a spreadsheet has shortened
+    (``1E+05``), an error such as ``#N/A``, a column that the table has twice, and a quote in CSV
+    that stays open.
 
-    :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database; or a
-        DataFrame of pandas or Polars, whose index is no column.
+    :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database;
+        or a DataFrame of pandas or Polars, whose index is no column.
     :param key: the column of the job's key, which is different in each row.
     :param property_id: the column of the property's identifier.
     :param map: the column of each field of the job; the field by the service's name
         (``customerReference``), in snake_case, or as ``extra_fields.<name>``.
     :return: ``{"property_id": ..., "job": {...}, "key": ...}`` for each row, in order.
-    :raises FsmInputError: a ``ValueError`` with a line for each wrong row, counted from 1 without the header,
-        with its key; all are checked.
+    :raises FsmInputError: a ``ValueError`` with a line for each wrong row, counted from 1 without
+        the header, with its key; all are checked.
     """
     columns = _columns(key, property_id, map)
     jobs: list[dict[str, Any]] = []
@@ -74,7 +78,9 @@ def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Fiel
             if str(column) in JOB_FIELDS:
                 advice += f", or is it the wrong way round: {{'{column}': '{name}'}}?"
             raise FsmInputError(f"map: a job has no field '{name}'; {advice}")
-        field: Field = ("job", JOB_FIELDS[name]) if name in JOB_FIELDS else ("job", EXTRA_FIELDS, extra)
+        field: Field = (
+            ("job", JOB_FIELDS[name]) if name in JOB_FIELDS else ("job", EXTRA_FIELDS, extra)
+        )
         if field in columns:
             raise FsmInputError(f"map: the field '{field[-1]}' is given twice")
         columns[field] = column
@@ -85,8 +91,13 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
     table: Any = rows
     if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
         kind = type(rows).__name__
-        raise FsmInputError(f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind}")
-    is_polars, is_pandas = hasattr(rows, "to_dicts"), hasattr(rows, "to_dict") and hasattr(rows, "columns")
+        raise FsmInputError(
+            f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind}"
+        )
+    is_polars, is_pandas = (
+        hasattr(rows, "to_dicts"),
+        hasattr(rows, "to_dict") and hasattr(rows, "columns"),
+    )
     names = list(table.columns) if is_polars or is_pandas else getattr(rows, "fieldnames", None)
     if names and (problem := _problem_of_columns(names, columns)):
         raise FsmInputError(f"rows: {problem}")
@@ -159,7 +170,10 @@ def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[dict[str, Any], l
 
 def _value(cell: Any, field: Field) -> Any:
     """Return what a cell means; None if it is empty."""
-    if getattr(getattr(cell, "dtype", None), "kind", None) in ("b", "i", "u", "f") and cell.shape == ():
+    if (
+        getattr(getattr(cell, "dtype", None), "kind", None) in ("b", "i", "u", "f")
+        and cell.shape == ()
+    ):
         cell = cell.item()  # it is of NumPy
     text = str.strip(cell) if isinstance(cell, str) else str(cell).strip()
     if not text or text in NOTHING:

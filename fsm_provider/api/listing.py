@@ -1,4 +1,6 @@
-"""A listing: its cursor, a state machine without requests, and its pages, checked for being complete."""
+"""A listing: its cursor, a state machine without requests, and its pages, checked for being
+complete.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from fsm_provider.api.validation import counted
 logger: logging.Logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PAGES = 10_000
-_COUNTED_AT_ONCE = 2**17  # identifiers; all of a large listing as objects would take ten times their memory
+_COUNTED_AT_ONCE = (
+    2**17
+)  # identifiers; all of a large listing as objects would take ten times their memory
 
 
 class CursorPaginator:
@@ -32,7 +36,9 @@ class CursorPaginator:
         self.finished: bool = False
         self.identifiers: list[Any] = []
         self._cursor_param = cursor_param
-        self._hint = f"Cursors are sent as '{cursor_param}': if that is not their name, set cursor_param"
+        self._hint = (
+            f"Cursors are sent as '{cursor_param}': if that is not their name, set cursor_param"
+        )
         self._max_pages = max_pages
         self._cursors: set[str] = set()
 
@@ -43,7 +49,8 @@ class CursorPaginator:
     def advance(self, page: Page[Any]) -> None:
         """Record the current page and move to the next, or finish.
 
-        :raises FsmPaginationError: if it does not advance, or does not say whether it ends; it stays here.
+        :raises FsmPaginationError: if it does not advance, or does not say whether it ends; it
+            stays here.
         """
         records = _identities(page.data)
         if records and records == self.identifiers:
@@ -54,7 +61,9 @@ class CursorPaginator:
         elif has_more in ("false", "0"):
             self.finished = True
         else:
-            raise self._error("does not say whether there is more: pagination.hasMore is no boolean")
+            raise self._error(
+                "does not say whether there is more: pagination.hasMore is no boolean"
+            )
         self.identifiers = records
 
     def _go_on(self, cursor: Any) -> None:
@@ -85,10 +94,12 @@ def _identities(items: list[Any]) -> list[Any]:
 
 
 class Listing(Iterator[Page[Any]]):
-    """The pages of one listing, fetched lazily. After an error, ``next`` requests the same page again.
+    """The pages of one listing, fetched lazily. After an error, ``next`` requests the same page
+    again.
 
     :param fetch: fetches the paginator's current page.
-    :ivar first_total: ``meta.totalRecords`` of the first page, or None; ``last_total``: of the latest.
+    :ivar first_total: ``meta.totalRecords`` of the first page, or None; ``last_total``: of the
+        latest.
     """
 
     def __init__(
@@ -124,7 +135,8 @@ class Listing(Iterator[Page[Any]]):
 
     @property
     def mismatch(self) -> str | None:
-        """How the records read differ from the service's totals; None if they agree or cannot be compared.
+        """How the records read differ from the service's totals; None if they agree or cannot be
+        compared.
 
         They can be if the first page has a total and all identifiers are integers.
         """
@@ -135,14 +147,19 @@ class Listing(Iterator[Page[Any]]):
         if any(all(map(comes, ids, islice(ids, 1, None))) for comes in (lt, gt)):
             distinct = len(ids)
         else:
-            distinct = sum(len({one for one in ids if one % parts == part}) for part in range(parts))
+            distinct = sum(
+                len({one for one in ids if one % parts == part}) for part in range(parts)
+            )
         if {distinct} == {first, last} - {None}:
             return None
         at_the_last = "" if last is None else f" and {last} at the last"
-        were_read = f"{counted(distinct, 'distinct record')} {'was' if distinct == 1 else 'were'} read"
+        were_read = (
+            f"{counted(distinct, 'distinct record')} {'was' if distinct == 1 else 'were'} read"
+        )
         return (
-            f"{were_read}, the service counted {first} at the first page{at_the_last}: the listing may have "
-            "shifted while it was read, records may be missing - or the service's total means something else"
+            f"{were_read}, the service counted {first} at the first page{at_the_last}: the listing "
+            "may have shifted while it was read, records may be missing - or the service's total "
+            "means something else"
         )
 
     def pages_with_warning(self) -> Iterator[Page[Any]]:

@@ -1,4 +1,6 @@
-"""The service's operations and records: snake_case attributes, its names as aliases, unknown fields kept."""
+"""The service's operations and records: snake_case attributes, its names as aliases, unknown fields
+kept.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +35,25 @@ def wire_name(attribute: str) -> str:
 
 
 def _either(expected: str, *choices: str | CoreSchema) -> GetPydanticSchema:
-    """Refuse what pydantic would convert beside the choices; one that is text is a pattern of texts."""
+    """Refuse what pydantic would convert beside the choices; one that is text is a pattern of
+    texts.
+    """
     text = partial(core_schema.str_schema, strict=True, coerce_numbers_to_str=False)
     schemas: list[Any] = [text(pattern=one) if isinstance(one, str) else one for one in choices]
-    either, message = core_schema.union_schema(schemas, mode="left_to_right"), f"should be {expected}"
+    either, message = (
+        core_schema.union_schema(schemas, mode="left_to_right"),
+        f"should be {expected}",
+    )
     checked = core_schema.custom_error_schema(either, message, custom_error_message=message)
-    return GetPydanticSchema(lambda kind, handler: core_schema.chain_schema([checked, handler(kind)]))
+    return GetPydanticSchema(
+        lambda kind, handler: core_schema.chain_schema([checked, handler(kind)])
+    )
 
 
 _INTEGER = _either("an integer", core_schema.int_schema(strict=True), "^-?[0-9]+$")
-_TIME = _either("an ISO 8601 time", "^[0-9]{4}(-[0-9]{2}){2}.", core_schema.is_instance_schema(datetime))
+_TIME = _either(
+    "an ISO 8601 time", "^[0-9]{4}(-[0-9]{2}){2}.", core_schema.is_instance_schema(datetime)
+)
 # Any value is dumped as it is: pydantic would dump true in place of an integer as 1.
 Integer = Annotated[SerializeAsAny[int], _INTEGER]
 Timestamp = Annotated[SerializeAsAny[AwareDatetime], _TIME]
@@ -64,12 +75,16 @@ class Record(BaseModel):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            if attribute := next((one for one in type(self).model_fields if wire_name(one) == name), None):
+            if attribute := next(
+                (one for one in type(self).model_fields if wire_name(one) == name), None
+            ):
                 raise AttributeError(f"{name} is the service's name: here it is {attribute}")
             return super().__getattr__(name)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as JSON values under the service's names; what is unexpected is as received."""
+        """Return the record as JSON values under the service's names; what is unexpected is as
+        received.
+        """
         return self.model_dump(mode="json", by_alias=True, warnings=False)
 
 

@@ -34,7 +34,9 @@ def warn_once(
         logger.log(level, f"{message}; this is logged once", *args)
 
 
-def parse_page(body: bytes, model: type[Record] | None, *, number: int, timezone: tzinfo) -> Page[Any]:
+def parse_page(
+    body: bytes, model: type[Record] | None, *, number: int, timezone: tzinfo
+) -> Page[Any]:
     """Parse one page of a listing; without a model, its records stay parsed JSON."""
     if model is not None:
         with suppress(ValidationError):
@@ -44,7 +46,9 @@ def parse_page(body: bytes, model: type[Record] | None, *, number: int, timezone
     if not isinstance(page, dict) or not isinstance(page.get("data"), list):
         raise FsmResponseError(f"page {number} is no listing: it has no array 'data'")
     records = page["data"]
-    envelope = parse_record({**page, "data": []}, Page[Any], timezone=timezone, where=f"page {number}")
+    envelope = parse_record(
+        {**page, "data": []}, Page[Any], timezone=timezone, where=f"page {number}"
+    )
     if model is not None:
         for index, record in enumerate(records):
             where = f"page {number}, index {index}"
@@ -59,19 +63,29 @@ def parse_json(body: bytes) -> Any:
         return from_json(body, cache_strings="keys", allow_inf_nan=False)
     except ValueError as error:
         problem = str(error)
-    with suppress(ValueError, RecursionError):  # with a BOM, control characters, surrogates, NaN or Infinity
+    with suppress(
+        ValueError, RecursionError
+    ):  # with a BOM, control characters, surrogates, NaN or Infinity
         text = body.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
-        text = SURROGATE.sub("\ufffd", json.dumps(json.loads(text, strict=False), ensure_ascii=False))
+        text = SURROGATE.sub(
+            "\ufffd", json.dumps(json.loads(text, strict=False), ensure_ascii=False)
+        )
         value = from_json(to_json(from_json(text), inf_nan_mode="null"))
         replaced = "invalid text was replaced by U+FFFD, NaN and infinite numbers by null"
-        warn_once(logger, "invalid JSON", f"the service sent invalid JSON (%s): {replaced}", problem)
+        warn_once(
+            logger, "invalid JSON", f"the service sent invalid JSON (%s): {replaced}", problem
+        )
         return value
     # Not inside except: the error before it holds the body.
     raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON: {problem}")
 
 
-def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str = "the body") -> RecordT:
-    """Build one record from parsed JSON, which is modified; ``where`` is its position, for messages."""
+def parse_record(
+    raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str = "the body"
+) -> RecordT:
+    """Build one record from parsed JSON, which is modified; ``where`` is its position, for
+    messages.
+    """
     set_aside: dict[Path, Any] = {}
     while True:
         try:
@@ -84,7 +98,9 @@ def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str
             loc = detail["loc"]
             if not loc:
                 raise FsmResponseError(f"{where} is not an object")
-            required = [wire_name(name) for name, field in model.model_fields.items() if field.is_required()]
+            required = [
+                wire_name(name) for name, field in model.model_fields.items() if field.is_required()
+            ]
             if loc[0] in required:
                 raise FsmResponseError(f"{where} has no usable '{loc[0]}': {detail['msg']}")
             if any(loc[: len(path)] == path for path in set_aside):
@@ -103,7 +119,9 @@ def parse_record(raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str
     for path, value in set_aside.items():
         parent: Any = record
         for step in path[:-1]:
-            parent = parent[step] if isinstance(step, int) else getattr(parent, _attribute(parent, step))
+            parent = (
+                parent[step] if isinstance(step, int) else getattr(parent, _attribute(parent, step))
+            )
         setattr(parent, _attribute(parent, path[-1]), value)
     return record
 

@@ -69,7 +69,8 @@ class JobCreate(_Payload):
 
     :param quoted_amount: digits with at most one decimal point, as text, ``Decimal`` or integer.
     :param skills: sent unchanged: the specification does not show its format.
-    :param extra_fields: fields that the specification does not show, by the service's names; sent unchanged.
+    :param extra_fields: fields that the specification does not show, by the service's names; sent
+        unchanged.
     """
 
     customer_contact_id: TextID | None = None
@@ -95,8 +96,12 @@ class JobCreate(_Payload):
         return value
 
     def body(self) -> dict[str, Any]:
-        given = self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"})
-        sent = {name: value for name, value in given.items() if value is not None or name == "skills"}
+        given = self.model_dump(
+            mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"}
+        )
+        sent = {
+            name: value for name, value in given.items() if value is not None or name == "skills"
+        }
         return {**sent, **self.extra_fields}
 
 
@@ -150,10 +155,15 @@ class JobRequest(_Payload):
     def subject(self) -> dict[str, Any]:
         """The fields to look the job up by, under the service's names."""
         reference = self.job.customer_reference
-        return {"propertyID": self.property_id, **({"customerReference": reference} if reference else {})}
+        return {
+            "propertyID": self.property_id,
+            **({"customerReference": reference} if reference else {}),
+        }
 
 
-WebhookObject = Literal["properties", "assets", "contracts", "opportunities", "jobs", "appointments"]
+WebhookObject = Literal[
+    "properties", "assets", "contracts", "opportunities", "jobs", "appointments"
+]
 _OneOrSeveral = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
 
 
@@ -221,16 +231,20 @@ def check(
     what: str,
     names: Mapping[Any, str] = MappingProxyType({}),
 ) -> PayloadT:
-    """Validate ``payload`` as a ``model``; an FsmInputError names every invalid field, without its value.
+    """Validate ``payload`` as a ``model``; an FsmInputError names every invalid field, without its
+    value.
 
-    :param what: the caller's name for it, e.g. ``jobs[3]``, which starts each message; may be empty.
+    :param what: the caller's name for it, e.g. ``jobs[3]``, which starts each message; may be
+        empty.
     :param names: the caller's names for fields, by their location in the model.
     """
 
     def place_of(location: validation.Location) -> validation.Location:
         return (what, names[location]) if location in names else (what, *location)
 
-    return validation.validated(model.model_validate, payload, place_of=place_of, messages=_MESSAGES)
+    return validation.validated(
+        model.model_validate, payload, place_of=place_of, messages=_MESSAGES
+    )
 
 
 def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> list[JobRequest]:
@@ -252,11 +266,17 @@ def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> li
         if (key := request.key) is not None:
             first, same = seen.setdefault((key, ""), (index, request))
             if same.content != request.content:
-                problems.append(f"jobs[{index}].key: '{key}' is the key of jobs[{first}], another job")
+                problems.append(
+                    f"jobs[{index}].key: '{key}' is the key of jobs[{first}], another job"
+                )
         elif refuse_equal:
-            first, _ = seen.setdefault((None, dumps(request.content, sort_keys=True)), (index, request))
+            first, _ = seen.setdefault(
+                (None, dumps(request.content, sort_keys=True)), (index, request)
+            )
             if first != index:
-                problems.append(f"jobs[{index}]: is equal to jobs[{first}]: leave one out, or give both keys")
+                problems.append(
+                    f"jobs[{index}]: is equal to jobs[{first}]: leave one out, or give both keys"
+                )
     if problems:
         raise FsmInputError("\n".join(problems))
     return requests

@@ -28,10 +28,12 @@ _REQUEST_ID = re.compile(r"(request|correlation|trace)-?id", re.IGNORECASE)
 def excerpt(body: bytes, token: str, confidential: Iterable[str] = ()) -> str:
     """Return the start of a response's body.
 
-    :param confidential: further texts to leave out, of a request whose response holds a secret: if the body
-        may contain one in some other notation, nothing is returned.
+    :param confidential: further texts to leave out, of a request whose response holds a secret: if
+        the body may contain one in some other notation, nothing is returned.
     """
-    text = hide(" ".join(body.decode(errors="replace").replace("\0", "").split()), token, *confidential)
+    text = hide(
+        " ".join(body.decode(errors="replace").replace("\0", "").split()), token, *confidential
+    )
     if confidential and _MAY_BE_SECRET.search(_SECRET.sub("", text)):
         return ""
     return printable(_SECRET.sub(r"\1***", text)[:EXCERPT_LENGTH])[:EXCERPT_LENGTH]
@@ -47,11 +49,15 @@ def hide(text: str, *secrets: str) -> str:
 
 @lru_cache(maxsize=64)
 def _written(secret: str) -> re.Pattern[str]:
-    """Match a secret, each character as it is, or as JSON (also inside JSON), a URL or HTML writes it."""
+    """Match a secret, each character as it is, or as JSON (also inside JSON), a URL or HTML writes
+    it.
+    """
     pattern = ""
     for character in secret:
         in_url, code = "".join(f"%{byte:02x}" for byte in character.encode()), ord(character)
-        named = "".join(f"|&{name}" for name, text in html5.items() if text == character and name[-1] == ";")
+        named = "".join(
+            f"|&{name}" for name, text in html5.items() if text == character and name[-1] == ";"
+        )
         others = rf"\\{{1,15}}u{code:04x}|{in_url}|&#0*{code};|&#x0*{code:x};{named}"
         pattern += rf"(?:\\{{0,15}}{re.escape(character)}|(?i:{others}))"
     return re.compile(pattern)

@@ -38,7 +38,9 @@ class Metrics:
 
 
 BASE = 0.5
-"""Seconds up to which the first delay is drawn: clients should not retry together. It doubles each time."""
+"""Seconds up to which the first delay is drawn: clients should not retry together. It doubles each
+time.
+"""
 RATE_LIMITED_BASE = 10.0  # after a 429 without Retry-After: rate limits count by the minute
 CAP = 30.0  # of this backoff; Retry-After may ask for more
 BUDGET = 120.0  # for all delays of one request
@@ -51,11 +53,15 @@ class Attempts:
     waited: float = 0.0
 
     def delay_after(self, error: errors.FsmError) -> float:
-        """Return the seconds to wait before the next attempt; raise ``error`` if there is to be none."""
+        """Return the seconds to wait before the next attempt; raise ``error`` if there is to be
+        none.
+        """
         self.made += 1
         asked = error.retry_after if isinstance(error, errors.FsmApiError) else None
         is_rate_limited = asked is None and isinstance(error, errors.FsmRateLimitedError)
-        bound = min(CAP, (RATE_LIMITED_BASE if is_rate_limited else BASE) * 2.0 ** min(self.made - 1, 60))
+        bound = min(
+            CAP, (RATE_LIMITED_BASE if is_rate_limited else BASE) * 2.0 ** min(self.made - 1, 60)
+        )
         delay = max(asked or 0.0, bound * random.random())  # noqa: S311
         may_repeat = isinstance(error, REPEATABLE) and self.made <= self.max_retries
         if not may_repeat or self.waited + delay > BUDGET:
@@ -92,7 +98,10 @@ class TimeLimit:
 
     def is_too_late(self) -> bool:
         """Return whether no request may begin any more, by the clock that has gone further."""
-        return max(now - then for now, then in zip(clocks(), self.since, strict=True)) > self.begin_within
+        return (
+            max(now - then for now, then in zip(clocks(), self.since, strict=True))
+            > self.begin_within
+        )
 
 
 @dataclass(eq=False)

@@ -1,4 +1,6 @@
-"""The settings of a service, described once: for the connection's form, the documentation and the errors."""
+"""The settings of a service, described once: for the connection's form, the documentation and the
+errors.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def _setting(default: Any, title: str, description: str, **limits: Any) -> Any:
 
 
 class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
-    """Validated settings of one service: the fields of the connection's form, with its labels and texts."""
+    """Validated settings of one service: the fields of the connection's form, with its labels and
+    texts.
+    """
 
     # First, as base_url depends on it.
     allow_http: bool = _setting(
@@ -38,8 +42,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
     state_conn_id: Name | None = _setting(
         None,
         "Ledger's connection",
-        "The connection of a SQL database that records what is sent: once across runs, DAGs and Airflows; "
-        "before Airflow 3.3 also the watermarks of assets. Empty: Airflow 3.3 records it, for each run.",
+        "The connection of a SQL database that records what is sent: once across runs, DAGs and "
+        "Airflows; before Airflow 3.3 also the watermarks of assets. Empty: Airflow 3.3 records "
+        "it, for each run.",
     )
     web_url: str | None = _setting(
         None,
@@ -47,34 +52,52 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
         "Where the link Job leads, e.g. https://app.example.com/jobs/{id}; {propertyID} is the job's "
         "property. Empty: the URL that the service returns with the job.",
     )
-    api_version: Annotated[str, StringConstraints(strip_whitespace=True, pattern=r"^[\x20-\x7e]*$")] = (
-        _setting("2.0", "API version", "Sent as X-API-VERSION with job creation. Empty: not sent.")
+    api_version: Annotated[
+        str, StringConstraints(strip_whitespace=True, pattern=r"^[\x20-\x7e]*$")
+    ] = _setting("2.0", "API version", "Sent as X-API-VERSION with job creation. Empty: not sent.")
+    cursor_param: Name = _setting(
+        "cursor", "Cursor parameter", "The query parameter of a listing's cursor."
     )
-    cursor_param: Name = _setting("cursor", "Cursor parameter", "The query parameter of a listing's cursor.")
-    page_size_param: Name | None = _setting(None, "Page size parameter", "Empty: no page size is sent.")
+    page_size_param: Name | None = _setting(
+        None, "Page size parameter", "Empty: no page size is sent."
+    )
     page_size: int | None = _setting(None, "Page size", "Records per page.", ge=1)
-    server_timezone: ZoneInfo = _setting(ZoneInfo("UTC"), "Server time zone", "Of times without a zone.")
+    server_timezone: ZoneInfo = _setting(
+        ZoneInfo("UTC"), "Server time zone", "Of times without a zone."
+    )
     timeout: Positive = _setting(
-        30, "Timeout (s)", "Seconds to connect, to send a request, and for each chunk of a response."
+        30,
+        "Timeout (s)",
+        "Seconds to connect, to send a request, and for each chunk of a response.",
     )
     max_retries: int = _setting(
-        4, "Retries", "Repeats of a request that is safe to repeat, within two minutes of waiting.", ge=0
+        4,
+        "Retries",
+        "Repeats of a request that is safe to repeat, within two minutes of waiting.",
+        ge=0,
     )
     max_response_mb: int = _setting(
-        64, "Response size (MiB)", "A larger response, decoded, is an error; PDFs have their own limit.", ge=1
+        64,
+        "Response size (MiB)",
+        "A larger response, decoded, is an error; PDFs have their own limit.",
+        ge=1,
     )
     max_requests_per_second: Positive | None = _setting(
         None, "Requests per second", "Maximum of one process. Empty: no limit."
     )
     verify_ssl: bool = _setting(
-        True, "Verify TLS", "Whether certificates of the service, and of other hosts of PDFs, are checked."
+        True,
+        "Verify TLS",
+        "Whether certificates of the service, and of other hosts of PDFs, are checked.",
     )
-    ca_bundle: str | None = _setting(None, "CA bundle", "Path of a file or folder of certificates to trust.")
+    ca_bundle: str | None = _setting(
+        None, "CA bundle", "Path of a file or folder of certificates to trust."
+    )
     idempotency_header: HeaderName | None = _setting(
         None,
         "Idempotency header",
-        "The header in which the service reads a key, so that a write that is sent again takes effect once, "
-        "e.g. Idempotency-Key. Empty: what may have been written is not repeated.",
+        "The header in which the service reads a key, so that a write that is sent again takes "
+        "effect once, e.g. Idempotency-Key. Empty: what may have been written is not repeated.",
     )
     idempotency_hours: Positive = _setting(
         20, "Idempotency (h)", "Hours for which the service remembers such a key."
@@ -105,7 +128,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
             raise ValueError("is empty: it should be the API token")
         quoted = text[0] == text[-1] and text[0] in "\"'`"
         if quoted or " " in text or not (text.isascii() and text.isprintable()):
-            raise ValueError("should be the bare token: printable ASCII without blanks, not in quotes")
+            raise ValueError(
+                "should be the bare token: printable ASCII without blanks, not in quotes"
+            )
         return value
 
     @field_validator("page_size")
@@ -126,7 +151,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
     def service(self) -> str:
         """Base URL and account, the same for each way to write them."""
         parts = urlsplit(self.base_url)
-        host = parts.netloc.lower().removesuffix(f":{DEFAULT_PORTS[parts.scheme]}").removesuffix(":")
+        host = (
+            parts.netloc.lower().removesuffix(f":{DEFAULT_PORTS[parts.scheme]}").removesuffix(":")
+        )
         account = f" (account {self.account})" if self.account else ""
         return f"{parts.scheme}://{host}{parts.path}{account}"
 
@@ -144,12 +171,18 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
                 kept["default"] = default
                 description += "" if isinstance(default, bool) else f" Default: {default}."
             form_schema = {"type": [schema["type"], "null"], **kept}
-            fields[name] = {"label": about["title"], "description": description, "schema": form_schema}
+            fields[name] = {
+                "label": about["title"],
+                "description": description,
+                "schema": form_schema,
+            }
         return fields
 
     @classmethod
     def checked(cls, values: dict[str, Any]) -> Settings:
-        """Validate ``values``; an FsmInputError names every invalid field as the connection's form does."""
+        """Validate ``values``; an FsmInputError names every invalid field as the connection's form
+        does.
+        """
         names = ", ".join(sorted(cls.model_fields.keys() - _SHOWN_AS.keys()))
         messages = {"extra_forbidden": f"is not a setting; these are: {names}"}
         shown = partial(map, lambda name: _SHOWN_AS.get(name, name))
@@ -157,7 +190,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
 
 
 def split_url(url: str, example: str, *, is_base: bool = False) -> SplitResult:
-    """Split an http(s) URL; raise ValueError if it is none, or, as a base, cannot be followed by a path."""
+    """Split an http(s) URL; raise ValueError if it is none, or, as a base, cannot be followed by a
+    path.
+    """
     try:
         parts = urlsplit(url)
         hostname, _ = parts.hostname, parts.port
@@ -177,7 +212,9 @@ def split_url(url: str, example: str, *, is_base: bool = False) -> SplitResult:
 
 
 def is_readable_on_the_way(parts: SplitResult) -> bool:
-    """Return whether what is sent to a URL leaves this machine in the clear; its host is not resolved."""
+    """Return whether what is sent to a URL leaves this machine in the clear; its host is not
+    resolved.
+    """
     if parts.scheme != "http" or parts.hostname == "localhost":
         return False
     try:

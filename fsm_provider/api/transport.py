@@ -1,7 +1,7 @@
 """Send one request: return the body of a success, or raise a typed error.
 
-It uses requests' adapter without a session: ``.netrc``, which would replace the token, is ignored, and no
-redirect is followed. A write may be repeated only if none of its bytes was sent.
+It uses requests' adapter without a session: ``.netrc``, which would replace the token, is ignored,
+and no redirect is followed. A write may be repeated only if none of its bytes was sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, Loc
 
 from fsm_provider import __version__
 from fsm_provider.api import errors
-from fsm_provider.api.connections import Connection, Exchange, PublicConnection, adapted, current, origin_of
+from fsm_provider.api.connections import (
+    Connection,
+    Exchange,
+    PublicConnection,
+    adapted,
+    current,
+    origin_of,
+)
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
 from fsm_provider.api.retry import ApiRequest, Metrics
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
@@ -35,20 +42,33 @@ from fsm_provider.api.validation import ResultT, parse_headers, parse_params
 
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
-_HEADERS = {"Accept": "application/json", "Accept-Encoding": "gzip, deflate", "User-Agent": USER_AGENT}
+_HEADERS = {
+    "Accept": "application/json",
+    "Accept-Encoding": "gzip, deflate",
+    "User-Agent": USER_AGENT,
+}
 _OPTIONS: Any = {"retries": False, "redirect": False, "assert_same_host": False}
 _OPTIONS |= {"preload_content": False, "decode_content": False}
-_QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)  # they quote the response
+_QUOTING = (
+    BadStatusLine,
+    UnknownProtocol,
+    InvalidChunkLength,
+    InvalidHeader,
+)  # they quote the response
 # Of a body; the last three are of one whose length is negative, or larger than any memory.
 UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 MAX_ERROR_BODY = 2**20  # bytes, decoded: more are not read
 
 
 class Transport:
-    """Kept-alive connections to one service, which ``throttle`` waits for, and to other hosts it names."""
+    """Kept-alive connections to one service, which ``throttle`` waits for, and to other hosts it
+    names.
+    """
 
     def __init__(self, settings: Settings, metrics: Metrics, throttle: Callable[[], None]) -> None:
-        self.base: SplitResult = as_sent(settings.base_url, errors.FsmInputError("host: is not a valid URL"))
+        self.base: SplitResult = as_sent(
+            settings.base_url, errors.FsmInputError("host: is not a valid URL")
+        )
         self.throttle = throttle
         self._settings = settings
         self._metrics = metrics
@@ -67,7 +87,9 @@ class Transport:
         for adapter in self._adapters:
             adapter.close()
 
-    def request(self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr) -> ResultT:
+    def request(
+        self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr
+    ) -> ResultT:
         if call.limit is None:
             self.throttle()
         attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
@@ -92,7 +114,9 @@ class Transport:
         else:
             exchange.is_confirmed = True
             return result
-        raise errors.FsmUncertainWriteError(call.method, call.path, reason, attempted_at, call.subject, said)
+        raise errors.FsmUncertainWriteError(
+            call.method, call.path, reason, attempted_at, call.subject, said
+        )
 
     def _body_of(self, response: BaseHTTPResponse) -> bytes:
         """Read the body; of an error, its start, and nothing if it is incomplete."""
@@ -101,7 +125,11 @@ class Transport:
         length = response.headers.get("Content-Length", "")
         body = bytearray()
         try:
-            if "Content-Encoding" not in response.headers and length.isdecimal() and int(length) <= most:
+            if (
+                "Content-Encoding" not in response.headers
+                and length.isdecimal()
+                and int(length) <= most
+            ):
                 return response.read()
             while len(body) <= most and (chunk := response.read(2**16, decode_content=True)):
                 body += chunk
@@ -117,7 +145,9 @@ class Transport:
     def send(
         self, exchange: Exchange, *, elsewhere: bool = False, public_only: bool = False
     ) -> BaseHTTPResponse:
-        """Send once and return the response, its body unread; ``elsewhere``: not on the service's host."""
+        """Send once and return the response, its body unread; ``elsewhere``: not on the service's
+        host.
+        """
         if self._process != os.getpid():  # after a fork, the connections are those of the parent
             self._adapters = [HTTPAdapter(pool_maxsize=64) for _ in (False, True)]
             self._pool = None
@@ -143,13 +173,17 @@ class Transport:
         if exchange.began_at:
             raise failure
         if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
-            raise errors.FsmInputError("the request, or the proxy's URL, user or password, is not valid HTTP")
+            raise errors.FsmInputError(
+                "the request, or the proxy's URL, user or password, is not valid HTTP"
+            )
         host = "/".join(exchange.url.split("/", 3)[:3])
         hint = "; does the host speak http?" if "WRONG_VERSION_NUMBER" in str(origin) else ""
         raise errors.FsmConnectionError(f"{host} was not reached: {origin}{hint}")
 
     def _pool_for(self, url: str, public_only: bool = False) -> HTTPConnectionPool:
-        """Look up the connections to a host, or to its proxy, which then decides what can be reached."""
+        """Look up the connections to a host, or to its proxy, which then decides what can be
+        reached.
+        """
         parts = urlsplit(url)
         # Through a proxy, http to this machine would leave it in the clear.
         stays_here = parts.scheme == "http" and not is_readable_on_the_way(parts)
@@ -167,11 +201,15 @@ class Transport:
         headers = CaseInsensitiveDict(given, Authorization=f"Bearer {token.get_secret_value()}")
         items = parse_params("params", call.params).items()
         try:
-            query = urlencode([(name, value) for name, value in items if value is not None], doseq=True)
+            query = urlencode(
+                [(name, value) for name, value in items if value is not None], doseq=True
+            )
         except (TypeError, ValueError) as error:
             problem = f"cannot be written into a URL ({type(error).__name__})"
             raise errors.FsmInputError(f"params: {problem}") from None
-        target = f"{self.base.path.rstrip('/')}{requote_uri(call.path)}{f'?{query}' if query else ''}"
+        target = (
+            f"{self.base.path.rstrip('/')}{requote_uri(call.path)}{f'?{query}' if query else ''}"
+        )
         body = None
         if call.json is not None:
             try:
@@ -205,7 +243,10 @@ def as_sent(url: str, error: errors.FsmError) -> SplitResult:
 
 
 def refusal(
-    response: BaseHTTPResponse, token: SecretStr, kind: type[errors.FsmApiError] | None = None, **what: str
+    response: BaseHTTPResponse,
+    token: SecretStr,
+    kind: type[errors.FsmApiError] | None = None,
+    **what: str,
 ) -> errors.FsmApiError:
     """Make the error for a response that is not a success, by default of the class of its status."""
     retry_after: Any = Retry()

@@ -1,4 +1,6 @@
-"""Parse and check single values before anything is sent; an FsmInputError names them and quotes no record."""
+"""Parse and check single values before anything is sent; an FsmInputError names them and quotes no
+record.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +26,20 @@ NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
 FOUND_NOTHING = "is the text '{}': the template that it comes from found nothing"
 INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")  # as pandas writes an integer of a column with gaps
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-OWN_HEADERS = frozenset({"authorization", "connection", "content-length", "host", "transfer-encoding"})
+OWN_HEADERS = frozenset(
+    {"authorization", "connection", "content-length", "host", "transfer-encoding"}
+)
 """The client sets them."""
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 HALF_A_CHARACTER = "contains half a character (an unpaired surrogate)"
 STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 """A % that begins no encoded character: what is sent in its place depends on what sends it."""
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
-_RECORD_OR_LIST = re.compile(r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL)
-"""A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``."""
+_RECORD_OR_LIST = re.compile(
+    r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL
+)
+"""A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``.
+"""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
 _PYDANTICS_WORDS = re.compile("^(Value error, |Input )|, unable to .*| or instance of .*")
 _MESSAGES = {
@@ -51,7 +58,9 @@ def counted(number: int, noun: str) -> str:
 def refuse_none(name: str, value: object) -> None:
     """Check that an argument still has a value after its template was rendered."""
     if value is None:
-        raise FsmInputError(f"{name}: is None: the template or task output that it comes from is empty")
+        raise FsmInputError(
+            f"{name}: is None: the template or task output that it comes from is empty"
+        )
 
 
 def validated(
@@ -61,7 +70,8 @@ def validated(
     place_of: Callable[[Location], Iterable[Any]] = tuple,
     messages: Mapping[str, str] = MappingProxyType({}),
 ) -> ResultT:
-    """Return what pydantic makes of ``values``; an FsmInputError names each invalid field, without its value.
+    """Return what pydantic makes of ``values``; an FsmInputError names each invalid field, without
+    its value.
 
     :param place_of: makes the place that is shown of that in the model.
     :param messages: by the type of pydantic's error, in place of its own.
@@ -83,7 +93,9 @@ def validated(
 
 
 def parse_text(name: str, value: Any) -> int | str:
-    """Check an integer or a text that is not empty, a missing value or a record rendered by a template."""
+    """Check an integer or a text that is not empty, a missing value or a record rendered by a
+    template.
+    """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise FsmInputError(f"{name}: should be an integer or text, not {type(value).__name__}")
     text = str(value).strip()
@@ -95,8 +107,8 @@ def parse_text(name: str, value: Any) -> int | str:
         raise FsmInputError(f"{name}: {HALF_A_CHARACTER}")
     if _RECORD_OR_LIST.fullmatch(text):
         raise FsmInputError(
-            f"{name}: is a complete record or list as text: take one value of it, such as ['id'], or give a "
-            "list with | tojson where several values are meant"
+            f"{name}: is a complete record or list as text: take one value of it, such as ['id'], "
+            "or give a list with | tojson where several values are meant"
         )
     return value if isinstance(value, int) else text
 
@@ -106,7 +118,9 @@ def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
         raise FsmInputError(f"{name}: should map names to values, not {type(value).__name__}")
     for one, given in (value or {}).items():
         if isinstance(given, Mapping):
-            raise FsmInputError(f"{name}: {one!r}: should be a value or a list of values, not {given!r:.60}")
+            raise FsmInputError(
+                f"{name}: {one!r}: should be a value or a list of values, not {given!r:.60}"
+            )
     return dict(value or {})
 
 
@@ -123,7 +137,9 @@ def parse_headers(name: str, value: Any) -> dict[str, str]:
 
 
 def spelled(identifier: object) -> str:
-    """Return the one spelling in which identifiers are compared: 7.0, ``" 7"`` and ``"0007"`` are ``7``."""
+    """Return the one spelling in which identifiers are compared: 7.0, ``" 7"`` and ``"0007"`` are
+    ``7``.
+    """
     if isinstance(identifier, float) and identifier.is_integer():  # of a response
         identifier = int(identifier)
     text = str(identifier).strip()
@@ -131,7 +147,9 @@ def spelled(identifier: object) -> str:
 
 
 def parse_identifier(name: str, value: Any) -> int | str:
-    """Check an identifier: an integer, or text without blanks, quotes and brackets, in its one spelling."""
+    """Check an identifier: an integer, or text without blanks, quotes and brackets, in its one
+    spelling.
+    """
     identifier = parse_text(name, value)
     text = str(identifier)
     if INTEGER_AS_FLOAT.fullmatch(text):
@@ -169,7 +187,9 @@ def parse_time(name: str, value: Any) -> datetime:
 def parse_past(name: str, value: Any) -> datetime:
     time = parse_time(name, value)
     if time.year < 1970 or time > datetime.now(UTC):
-        raise FsmInputError(f"{name}: {time} is {'before 1970' if time.year < 1970 else 'in the future'}")
+        raise FsmInputError(
+            f"{name}: {time} is {'before 1970' if time.year < 1970 else 'in the future'}"
+        )
     return time
 
 
@@ -243,10 +263,17 @@ def parse_path(path: Any) -> str:
     plain = unquote(path)
     if "?" in path or "#" in path:
         raise FsmInputError("path: should contain no ? and no #: pass query parameters separately")
-    if not plain.isprintable() or " " in path or "\\" in plain or {".", ".."} & set(plain.split("/")):
+    if (
+        not plain.isprintable()
+        or " " in path
+        or "\\" in plain
+        or {".", ".."} & set(plain.split("/"))
+    ):
         raise FsmInputError(f"path: {path!r} should contain no blank, no backslash, no . and no ..")
     if STRAY_PERCENT.search(path):
-        raise FsmInputError(f"path: {path!r} has a % that begins no encoded character: write it as %25")
+        raise FsmInputError(
+            f"path: {path!r} has a % that begins no encoded character: write it as %25"
+        )
     return path
 
 

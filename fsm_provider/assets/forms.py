@@ -22,15 +22,19 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 LARGEST_EVENT = 1000
-"""References: about 200 kB of JSON, which Airflow's database, its API and each run of the event handle."""
+"""References: about 200 kB of JSON, which Airflow's database, its API and each run of the event
+handle.
+"""
 LONGEST = timedelta(days=366).total_seconds()
 NEEDS_3_0 = (
-    "completed_forms: needs Airflow 3.0 or newer, for its asset watchers. Schedule the DAG by time instead "
-    "and list what was updated since its last success, as the example forms_since_watermark does."
+    "completed_forms: needs Airflow 3.0 or newer, for its asset watchers. Schedule the DAG by "
+    "time instead and list what was updated since its last success, as the example "
+    "forms_since_watermark does."
 )
 DEFINED_TWICE = (
-    "The asset '%s' is defined here with %s, and the forms of this event were polled with %s. Unless it was "
-    "edited meanwhile, two DAGs define it differently: import it from one module, or give one another name"
+    "The asset '%s' is defined here with %s, and the forms of this event were polled with %s. "
+    "Unless it was edited meanwhile, two DAGs define it differently: import it from one module, "
+    "or give one another name"
 )
 
 _defined: dict[str, list[dict[str, Any]]] = {}
@@ -58,19 +62,21 @@ def completed_forms(
 
     Before Airflow 3.3, the connection has to name a SQL database as its ``state_conn_id``.
 
-    A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which its
-    tasks get by :func:`forms_from_events`. Every form is emitted; a second time only if a triggerer ends
-    before an event that is stored is recorded. What was updated before the asset began is history. Define an
-    asset once, in a module that its DAGs import.
+    A DAG with ``schedule=completed_forms("gas_safety")`` starts with the new forms of a poll, which
+    its tasks get by :func:`forms_from_events`. Every form is emitted; a second time only if a
+    triggerer ends before an event that is stored is recorded. What was updated before the asset
+    began is history. Define an asset once, in a module that its DAGs import.
 
     :param name: the asset's name; its URI is ``fsm://<connection>/forms/<name>``.
     :param fsm_conn_id: the Airflow connection.
     :param poll_interval: seconds between two polls, at least 1.
-    :param max_forms_per_event: references in one event, from 1 to 1,000. Up to one run starts for each event.
-    :param start_from: where it begins if nothing is stored: ``now``, at its first poll; ``beginning``, with
-        every form there is; a time, with forms updated at or after it, in UTC if it has no zone.
-    :param late_by: how late a phone may sync, from an hour to 366 days. Each poll goes back an hour, and one
-        an hour goes back so far. What was emitted is remembered for as long.
+    :param max_forms_per_event: references in one event, from 1 to 1,000. Up to one run starts for
+        each event.
+    :param start_from: where it begins if nothing is stored: ``now``, at its first poll;
+        ``beginning``, with every form there is; a time, with forms updated at or after it, in UTC
+        if it has no zone.
+    :param late_by: how late a phone may sync, from an hour to 366 days. Each poll goes back an
+        hour, and one an hour goes back so far. What was emitted is remembered for as long.
     :param property_id: forms of one property, or of each in a list.
     :param job_id: forms of one job, or of each in a list.
     :param form_category: category of the form; only the service can check it.
@@ -109,7 +115,8 @@ def completed_forms(
         job_ids=validation.parse_identifiers("job_id", job_id),
         form_names=[same_name(one) for one in names],
         # As the events of the asset have them.
-        query_params=json.loads(json.dumps(validation.parse_params("query_params", query_params))) or None,
+        query_params=json.loads(json.dumps(validation.parse_params("query_params", query_params)))
+        or None,
         poll_interval=validation.parse_seconds("poll_interval", poll_interval, 1, LONGEST),
         max_forms_per_event=validation.parse_count(
             "max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT
@@ -122,7 +129,9 @@ def completed_forms(
         name=name,
         uri=f"{uri_for_records(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
         watchers=[
-            AssetWatcher(name=name, trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id)),
+            AssetWatcher(
+                name=name, trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id)
+            ),
             AssetWatcher(
                 name=f"{name} configuration",
                 trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch, sort_keys=True)),
@@ -134,17 +143,22 @@ def completed_forms(
 def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> list[FormReference]:
     """Return the forms that started a run: those of all its events, each version of a form once.
 
-    Of one version, the last reference is returned. References without a readable ``lastUpdatedOnDateTime``
-    are one version if they are equal. Events of other assets are ignored.
+    Of one version, the last reference is returned. References without a readable
+    ``lastUpdatedOnDateTime`` are one version if they are equal. Events of other assets are ignored.
 
     :param triggering_asset_events: ``context["triggering_asset_events"]``.
-    :return: references, in the order of their events; each names its connection, as ``fsm_conn_id``.
+    :return: references, in the order of their events; each names its connection, as
+        ``fsm_conn_id``.
     """
     events = {id(event): event for group in triggering_asset_events.values() for event in group}
     references: dict[tuple[Any, ...], FormReference] = {}
     for event in sorted(events.values(), key=attrgetter("timestamp")):
         match (event.extra or {}).get("payload"):
-            case {"asset_name": str(name), "question": {"fsm_conn_id": str(conn)} as asked, "forms": list()}:
+            case {
+                "asset_name": str(name),
+                "question": {"fsm_conn_id": str(conn)} as asked,
+                "forms": list(),
+            }:
                 if others := [question for question in _defined.get(name, ()) if question != asked]:
                     logger.error(DEFINED_TWICE, name, others[-1], asked)
                 for reference in event.extra["payload"]["forms"]:

@@ -35,10 +35,14 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SUPERVISOR_LOCK = nullcontext() if AIRFLOW_V_3_2_PLUS else RLock()
-"""Held while a thread talks to the task's supervisor: before Airflow 3.2, two at once mix up responses."""
+"""Held while a thread talks to the task's supervisor: before Airflow 3.2, two at once mix up
+responses.
+"""
 
 
-def _of_client(method: Callable[Concatenate[FsmClient, P], R]) -> Callable[Concatenate[FsmHook, P], R]:
+def _of_client(
+    method: Callable[Concatenate[FsmClient, P], R],
+) -> Callable[Concatenate[FsmHook, P], R]:
     @wraps(method)
     def call(hook: FsmHook, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return method(hook.client, *args, **kwargs)
@@ -50,8 +54,8 @@ def _of_client(method: Callable[Concatenate[FsmClient, P], R]) -> Callable[Conca
 class FsmHook(BaseHook):
     """The service behind an Airflow connection, which is read on first use.
 
-    :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the extra holds
-        the settings of :class:`fsm_provider.api.Settings`.
+    :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
+        extra holds the settings of :class:`fsm_provider.api.Settings`.
     :param sleep: waits the given number of seconds between the attempts of a read.
     """
 
@@ -106,13 +110,18 @@ class FsmHook(BaseHook):
     request: Final = _of_client(FsmClient.request)
 
     def download_form_pdf(
-        self, form: Form | dict[str, Any], destination: ObjectStoragePath | str, **limits: Unpack[PdfLimits]
+        self,
+        form: Form | dict[str, Any],
+        destination: ObjectStoragePath | str,
+        **limits: Unpack[PdfLimits],
     ) -> int:
-        """Store the PDF of a form atomically, and return its size in bytes; an older file is replaced.
+        """Store the PDF of a form atomically, and return its size in bytes; an older file is
+        replaced.
 
         :param form: with its ``formPDFURL``, as in a listing; a dictionary is validated first.
         :param destination: the file, in any storage that Airflow supports.
-        :param limits: those of :meth:`fsm_provider.api.FsmClient.download_pdf`, which says what it raises.
+        :param limits: those of :meth:`fsm_provider.api.FsmClient.download_pdf`, which says what it
+            raises.
         :raises OSError: if it cannot be stored, or what the storage's library raises.
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -131,14 +140,18 @@ class FsmHook(BaseHook):
         return stored
 
     def test_connection(self) -> tuple[bool, str]:
-        """List one page of forms, and a second page if there is one, which checks the cursor parameter."""
+        """List one page of forms, and a second page if there is one, which checks the cursor
+        parameter.
+        """
         try:
             pages = self.client.pages(LIST_FORMS.path, model=LIST_FORMS.response)
             first = next(pages)
             second = next(pages, None)
         except FsmError as error:
             if isinstance(error, FsmApiError):
-                error = replace(error, body_excerpt="")  # the host may be one that only Airflow reaches
+                error = replace(
+                    error, body_excerpt=""
+                )  # the host may be one that only Airflow reaches
             # Airflow's UI tests a copy of the connection under a temporary name.
             name = f"connection '{self.fsm_conn_id}'"
             return False, str(error).removeprefix(f"{name}: ").replace(f"; {name}", "")
@@ -165,7 +178,11 @@ class FsmHook(BaseHook):
         widgets = {}
         for name, field in get_provider_info()["connection-types"][0]["conn-fields"].items():
             kind, default = field["schema"]["type"][0], field["schema"].get("default")
-            about = {"label": field["label"], "description": field["description"], "default": default}
+            about = {
+                "label": field["label"],
+                "description": field["description"],
+                "default": default,
+            }
             if kind == "boolean":
                 widgets[name] = BooleanField(**about)
                 continue
@@ -202,7 +219,9 @@ def _values_of(connection: Connection) -> dict[str, Any]:
         raise FsmInputError("extra: is not a JSON object")
     for name, place in (("base_url", "host"), ("token", "password"), ("account", "login")):
         if extra.get(name):
-            raise FsmInputError(f"extra: {name} is not one of its settings: it is the connection's {place}")
+            raise FsmInputError(
+                f"extra: {name} is not one of its settings: it is the connection's {place}"
+            )
     given = {name: value for name, value in extra.items() if value not in (None, "")}
     if "api_version" in extra:
         given.setdefault("api_version", "")

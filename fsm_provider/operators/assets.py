@@ -22,7 +22,11 @@ class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
     template_fields: tuple[str, ...] = ("fsm_conn_id", "query_params")
 
     def __init__(
-        self, *, query_params: dict[str, Any] | None = None, fsm_conn_id: str = "fsm_default", **kwargs: Any
+        self,
+        *,
+        query_params: dict[str, Any] | None = None,
+        fsm_conn_id: str = "fsm_default",
+        **kwargs: Any,
     ) -> None:
         super().__init__(fsm_conn_id=fsm_conn_id, **kwargs)
         self.query_params = query_params

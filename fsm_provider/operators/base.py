@@ -34,7 +34,8 @@ class FsmBaseOperator(BaseOperator):
     ui_color = "#e8f4ea"
     takes_a_job: ClassVar[bool] = False
     option_parsers: ClassVar[OptionParsers] = {}
-    """A parser for each option, called with its name and its value, which may have been a template."""
+    """A parser for each option, called with its name and its value, which may have been a template.
+    """
 
     def __init__(self, *, fsm_conn_id: str = "fsm_default", **kwargs: Any) -> None:
         try:
@@ -53,7 +54,9 @@ class FsmBaseOperator(BaseOperator):
         raise NotImplementedError
 
     def options(self, *, only_known: bool = False) -> dict[str, Any]:
-        """Parse the options; ``only_known`` leaves out those that hold a template when the DAG is parsed."""
+        """Parse the options; ``only_known`` leaves out those that hold a template when the DAG is
+        parsed.
+        """
         return {
             name: parse(name, getattr(self, name))
             for name, parse in self.option_parsers.items()
@@ -63,7 +66,9 @@ class FsmBaseOperator(BaseOperator):
     def render_template(
         self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
     ) -> Any:
-        """Render a template; in a native environment, too, text without one stays so, and None is text."""
+        """Render a template; in a native environment, too, text without one stays so, and None is
+        text.
+        """
         if isinstance(content, str) and is_known(content):
             return content
         rendered = super().render_template(content, context, jinja_env, seen_oids)
@@ -82,7 +87,10 @@ def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) ->
     from fsm_provider.api.payloads import JOB_FIELDS
 
     constructors = [vars(one)["__init__"] for one in operator.__mro__ if "__init__" in vars(one)]
-    known = {name for one in constructors[:-1] for name in signature(one).parameters} - {"self", "kwargs"}
+    known = {name for one in constructors[:-1] for name in signature(one).parameters} - {
+        "self",
+        "kwargs",
+    }
     problems = []
     for name in sorted(set(given) - known):
         close = get_close_matches(OTHER_NAMES.get(name, name), known, n=1, cutoff=0.7)
@@ -94,11 +102,13 @@ def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) ->
 
 
 class FormFilterArguments:
-    """Base of operators that list completed forms. Each form is also checked here against the filters.
+    """Base of operators that list completed forms. Each form is also checked here against the
+    filters.
 
     :param property_id: forms of one property (templated, as all of these).
     :param job_id: forms of one job.
-    :param created_since: created at or after this time: ISO 8601 or a datetime, UTC unless it has a zone.
+    :param created_since: created at or after this time: ISO 8601 or a datetime, UTC unless it has a
+        zone.
     :param updated_since: last updated at or after this time, as for ``created_since``.
     :param form_category: category of the form, checked by the service only.
     :param form_name_id: identifier of the form's name, checked by the service only.
@@ -117,7 +127,9 @@ class FormFilterArguments:
         self.form_filter(only_known=True)
 
     def form_filter(self, *, only_known: bool = False) -> FormFilter:
-        """Return the filter that the arguments describe; ``only_known`` leaves out those with a template."""
+        """Return the filter that the arguments describe; ``only_known`` leaves out those with a
+        template.
+        """
         from fsm_provider.api.forms import ALL_FILTERS, FormFilter
 
         given = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
@@ -150,16 +162,24 @@ def permanent_errors_fail_the_task() -> Iterator[None]:
         yield
     except FsmError as error:
         if error.permanent:
-            raise AirflowFailException(str(error)) from None  # with its cause, Airflow would log it twice
+            raise AirflowFailException(
+                str(error)
+            ) from None  # with its cause, Airflow would log it twice
         raise
 
 
 def fail_in_part(
-    summary: str, failures: Sequence[str], *, all_are_in: str, retry: bool, passing_error: FsmError | None
+    summary: str,
+    failures: Sequence[str],
+    *,
+    all_are_in: str,
+    retry: bool,
+    passing_error: FsmError | None,
 ) -> NoReturn:
     """Fail a task that has done part of its work.
 
-    :param failures: one line each; the first ``MAX_SHOWN_FAILURES`` are shown, ``all_are_in`` has the rest.
+    :param failures: one line each; the first ``MAX_SHOWN_FAILURES`` are shown, ``all_are_in`` has
+        the rest.
     :param passing_error: an error that another attempt may not meet, for a retry policy.
     """
     lines = [summary, *failures[:MAX_SHOWN_FAILURES]]

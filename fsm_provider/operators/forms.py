@@ -18,8 +18,8 @@ XCOM: tuple[str, ...] = get_args(FormsXCom)
 class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
     """List completed forms.
 
-    :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``, or
-        ``full`` records, with the URL of the PDF: it may be signed, and XCom is clear text.
+    :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``,
+        or ``full`` records, with the URL of the PDF: it may be signed, and XCom is clear text.
     :return: the forms in the representation that ``xcom`` selects, in the service's order.
     """
 

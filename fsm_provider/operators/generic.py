@@ -36,11 +36,11 @@ class FsmRequestOperator(FsmWriteOperator):
     :param query_params: query parameters (templated).
     :param json: the body: JSON values, or their text, as a template gives it (templated).
     :param headers: further headers, e.g. ``{"X-API-VERSION": "2.0"}`` (templated).
-    :param key: identifies the write; default: the task in its run (templated). If path, query, body or
-        headers have changed since it was sent, the task fails, and names what was sent.
+    :param key: identifies the write; default: the task in its run (templated). If path, query, body
+        or headers have changed since it was sent, the task fails, and names what was sent.
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the parsed JSON of the response; None if it has no body. If an earlier attempt or another task
-        has sent the write: its ``id`` and times.
+    :return: the parsed JSON of the response; None if it has no body. If an earlier attempt or
+        another task has sent the write: its ``id`` and times.
     """
 
     template_fields: tuple[str, ...] = (
@@ -68,7 +68,9 @@ class FsmRequestOperator(FsmWriteOperator):
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs)
+        super().__init__(
+            once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs
+        )
         self.path = path
         self.method = method.upper()
         self.query_params = query_params
@@ -96,7 +98,9 @@ class FsmRequestOperator(FsmWriteOperator):
 
     def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
         sent = (self.method, self.path, self.query_params, write.payload)
-        return self.hook.client.request(*sent, headers={**(self.headers or {}), **headers}, limit=limit)
+        return self.hook.client.request(
+            *sent, headers={**(self.headers or {}), **headers}, limit=limit
+        )
 
 
 class FsmListOperator(FsmBaseOperator):

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from fsm_provider.api.errors import FsmInputError, FsmNotSentError, FsmUnauthorisedError
-from fsm_provider.api.validation import parse_choice, parse_count, parse_flag, parse_json, refuse_none
+from fsm_provider.api.validation import (
+    parse_choice,
+    parse_count,
+    parse_flag,
+    parse_json,
+    refuse_none,
+)
 from fsm_provider.links import FsmJobLink, FsmUncertainLink, job_page_url
 from fsm_provider.operators.base import OptionParsers, bad_arguments_refused, fail_in_part, is_known
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
@@ -33,9 +39,10 @@ FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
 class FsmJobOperator(FsmWriteOperator):
     """Base of the operators that create jobs.
 
-    :param find_existing: a function that looks for a job whose creation is uncertain, once no request of it
-        can be on its way: given the hook and the :class:`~fsm_provider.api.payloads.JobRequest`, it returns
-        the id of the job, or None. Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
+    :param find_existing: a function that looks for a job whose creation is uncertain, once no
+        request of it can be on its way: given the hook and the
+        :class:`~fsm_provider.api.payloads.JobRequest`, it returns the id of the job, or None.
+        Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
     """
 
     def render_template(
@@ -53,7 +60,10 @@ class FsmJobOperator(FsmWriteOperator):
         from fsm_provider.writes.ledger import Write, planned
 
         what, content, key = f"POST {request.path}", request.job.body(), request.key or place
-        about = {"property_id": str(request.property_id), "reference": request.job.customer_reference}
+        about = {
+            "property_id": str(request.property_id),
+            "reference": request.job.customer_reference,
+        }
         row = planned(task, self.hook.settings.service, what, content, key, "job", **about)
         return Write(row, request.key is not None, request)
 
@@ -64,24 +74,31 @@ class FsmJobOperator(FsmWriteOperator):
 
 
 class FsmCreateJobOperator(FsmJobOperator):
-    """Create a job on a property, once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
+    """Create a job on a property, once: see
+    :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
 
-    If nobody knows what became of the request (a timeout or reset after sending, a 5xx, an unreadable
-    response), the task fails without a retry and reports that the job may exist.
+    If nobody knows what became of the request (a timeout or reset after sending, a 5xx, an
+    unreadable response), the task fails without a retry and reports that the job may exist.
 
     :param property_id: the property's identifier (templated).
     :param job: the payload: a dictionary under the service's names or in snake_case, or a
         :class:`fsm_provider.api.JobCreate` (templated). Other fields go under ``extra_fields``.
-    :param key: identifies the job; default: the task in its run (templated). If property or payload have
-        changed since it was sent, the task fails, and names what was sent.
+    :param key: identifies the job; default: the task in its run (templated). If property or payload
+        have changed since it was sent, the task fails, and names what was sent.
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the job under the service's own names; its identifier is the XCom ``id`` as well. If an earlier
-        attempt or another task created it: ``id``, ``propertyID``, ``customerReference`` and its times. If
-        the connection has ``web_url``, ``links`` has the job's page as ``web``.
-    :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload without a template.
+    :return: the job under the service's own names; its identifier is the XCom ``id`` as well. If an
+        earlier attempt or another task created it: ``id``, ``propertyID``, ``customerReference``
+        and its times. If the connection has ``web_url``, ``links`` has the job's page as ``web``.
+    :raises FsmInputError: when the DAG is parsed, naming each bad field of the payload without a
+        template.
     """
 
-    template_fields: tuple[str, ...] = (*FsmJobOperator.template_fields, "property_id", "job", "key")
+    template_fields: tuple[str, ...] = (
+        *FsmJobOperator.template_fields,
+        "property_id",
+        "job",
+        "key",
+    )
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(), FsmUncertainLink())
     takes_a_job: ClassVar[bool] = True
@@ -99,7 +116,9 @@ class FsmCreateJobOperator(FsmJobOperator):
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs)
+        super().__init__(
+            once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs
+        )
         self.find_existing = find_existing
         self.property_id = property_id
         self.job = job
@@ -133,28 +152,36 @@ class FsmCreateJobOperator(FsmJobOperator):
 class FsmCreateJobsOperator(FsmJobOperator):
     """Create many jobs, each once: see :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
 
-    All jobs are checked before the first is sent. Airflow's retries resend only what another attempt could
-    create. It ends early if the service is unreachable, rejects the token or asks for a long wait, and after
-    twenty lost responses in a row.
+    All jobs are checked before the first is sent. Airflow's retries resend only what another
+    attempt could create. It ends early if the service is unreachable, rejects the token or asks for
+    a long wait, and after twenty lost responses in a row.
 
     :param jobs: ``{"property_id": ..., "job": {...}, "key": ...}`` each, as a list, the output of
-        another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated). Without a
-        ``key``, property and payload identify a job. Inputs with the same key are one job, and equal ones
-        without a key are refused.
+        another task, or a template that renders JSON, such as ``{{ ... | tojson }}`` (templated).
+        Without a ``key``, property and payload identify a job. Inputs with the same key are one
+        job, and equal ones without a key are refused.
     :param max_concurrency: concurrent requests, 1 to 64 (templated).
-    :param max_jobs: maximum jobs of an attempt; more fail the task before the first is sent (templated).
+    :param max_jobs: maximum jobs of an attempt; more fail the task before the first is sent
+        (templated).
     :param dry_run: send and record nothing: the outcomes say what the ledger knows (templated).
-    :param fail_on: which outcomes fail the task at the end, once Airflow's retries have sent what they could:
-        ``any`` other than created and existing; only an ``uncertain`` one; ``all``, if none is created or
-        existing; or ``none`` (templated).
+    :param fail_on: which outcomes fail the task at the end, once Airflow's retries have sent what
+        they could: ``any`` other than created and existing; only an ``uncertain`` one; ``all``, if
+        none is created or existing; or ``none`` (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: one :class:`~fsm_provider.operators.jobs.JobOutcome` for each input, in order; in XCom, too, if
-        outcomes fail the task.
+    :return: one :class:`~fsm_provider.operators.jobs.JobOutcome` for each input, in order; in XCom,
+        too, if outcomes fail the task.
     :raises FsmInputError: when the DAG is parsed, naming each bad field of each job.
     """
 
     template_fields: tuple[str, ...] = (
-        *(*FsmJobOperator.template_fields, "jobs", "max_concurrency", "max_jobs", "dry_run_only", "fail_on"),
+        *(
+            *FsmJobOperator.template_fields,
+            "jobs",
+            "max_concurrency",
+            "max_jobs",
+            "dry_run_only",
+            "fail_on",
+        ),
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"jobs": "json"}
     option_parsers: ClassVar[OptionParsers] = {
@@ -179,7 +206,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs)
+        super().__init__(
+            once_per=once_per, if_uncertain=if_uncertain, fsm_conn_id=fsm_conn_id, **kwargs
+        )
         self.find_existing = find_existing
         self.jobs = jobs
         self.max_concurrency = max_concurrency
@@ -209,10 +238,14 @@ class FsmCreateJobsOperator(FsmJobOperator):
         threads, web_url = options["max_concurrency"], self.hook.settings.web_url
         with self.runner(context, task, writes.values(), threads) as runner:
             if not is_dry_run:
-                to_create = sum(one.row.state == "free" or one.may_resend for one in writes.values())
+                to_create = sum(
+                    one.row.state == "free" or one.may_resend for one in writes.values()
+                )
                 if max_jobs is not None and to_create > max_jobs:
                     allowed = f"one attempt may create {max_jobs}: none was sent"
-                    raise FsmInputError(f"max_jobs: {to_create} jobs are to be created, and {allowed}")
+                    raise FsmInputError(
+                        f"max_jobs: {to_create} jobs are to be created, and {allowed}"
+                    )
                 runner.run()
         outcomes = [
             job_outcome(index, one, runner.error_of(one), web_url=web_url, dry_run=is_dry_run)
@@ -225,15 +258,28 @@ class FsmCreateJobsOperator(FsmJobOperator):
             if "ti" in context:
                 context["ti"].xcom_push(key="return_value", value=outcomes)
             has = {one["outcome"] for one in outcomes}
-            fails = {"any": True, "uncertain": "uncertain" in has, "all": not has & MADE, "none": False}
+            fails = {
+                "any": True,
+                "uncertain": "uncertain" in has,
+                "all": not has & MADE,
+                "none": False,
+            }
             is_failure = fails[options["fail_on"]]
             self._fail_or_go_on(context, runner, failed, summary, is_failure=is_failure)
         return outcomes
 
     def _fail_or_go_on(
-        self, context: Context, runner: Runner, failed: list[JobOutcome], summary: str, *, is_failure: bool
+        self,
+        context: Context,
+        runner: Runner,
+        failed: list[JobOutcome],
+        summary: str,
+        *,
+        is_failure: bool,
     ) -> None:
-        """Fail the task if its outcomes are a failure, a person has to act, or another attempt could help."""
+        """Fail the task if its outcomes are a failure, a person has to act, or another attempt
+        could help.
+        """
         from fsm_provider.writes.runner import PASSING
 
         errors = [one.error for one in runner.writes.values() if one.error]
@@ -246,13 +292,18 @@ class FsmCreateJobsOperator(FsmJobOperator):
         needs_a_person = is_stopped or (runner.stop_reason and not isinstance(passing, PASSING))
         if (retry and not is_last) or needs_a_person or is_failure:
             text = "jobs[{index}] ({name}) {outcome}: {error}"
-            lines = [text.format(**one, name=one["customerReference"] or one["key"]) for one in failed]
-            fail_in_part(summary, lines, all_are_in="the log or XCom", retry=retry, passing_error=passing)
+            lines = [
+                text.format(**one, name=one["customerReference"] or one["key"]) for one in failed
+            ]
+            fail_in_part(
+                summary, lines, all_are_in="the log or XCom", retry=retry, passing_error=passing
+            )
         self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
 
 
 def job_id_or_skip(outcome: JobOutcome) -> int:
-    """Return the id of a job that exists; for ``create_jobs.output.map(job_id_or_skip)``, to be expanded.
+    """Return the id of a job that exists; for ``create_jobs.output.map(job_id_or_skip)``, to be
+    expanded.
 
     :raises AirflowSkipException: if the outcome is another, which skips its map index.
     """

@@ -28,20 +28,23 @@ logger: logging.Logger = logging.getLogger(__name__)
 class FsmRegisterWebhookOperator(FsmWriteOperator):
     """Register a webhook once, and store its signing secret.
 
-    Its id and its signing secret, which goes nowhere else, are kept in an Airflow Variable named after
-    connection, object, event types and target, where other runs and DAGs find it. With ``state_conn_id``,
-    concurrent tasks and other Airflows with that database register once, too. At DEBUG, Airflow 3.3 logs
-    every Variable that a task sets: register at INFO.
+    Its id and its signing secret, which goes nowhere else, are kept in an Airflow Variable named
+    after connection, object, event types and target, where other runs and DAGs find it. With
+    ``state_conn_id``, concurrent tasks and other Airflows with that database register once, too. At
+    DEBUG, Airflow 3.3 logs every Variable that a task sets: register at INFO.
 
-    :param object: one of properties, assets, contracts, opportunities, jobs, appointments (templated).
+    :param object: one of properties, assets, contracts, opportunities, jobs, appointments
+        (templated).
     :param event_types: ``<object>.<event>`` each, all of ``object`` (templated).
-    :param target_url: the http(s) URL that receives the notifications (templated). Default: the URL of the
-        receiver in Airflow's API server, with a fresh token in its path, which is never shown.
+    :param target_url: the http(s) URL that receives the notifications (templated). Default: the URL
+        of the receiver in Airflow's API server, with a fresh token in its path, which is never
+        shown.
     :param description: free text (templated).
-    :param if_uncertain: what to do if nobody knows whether the webhook is registered: ``fail``, or ``create``
-        it, at the risk of two (templated).
+    :param if_uncertain: what to do if nobody knows whether the webhook is registered: ``fail``, or
+        ``create`` it, at the risk of two (templated).
     :param fsm_conn_id: the Airflow connection (templated).
-    :return: the registrations, one per event type, under the service's own names, without their secrets.
+    :return: the registrations, one per event type, under the service's own names, without their
+        secrets.
     """
 
     template_fields: tuple[str, ...] = (
@@ -74,7 +77,9 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         task = Task.from_context(context, self.task_id)
         each = [webhook.model_copy(update={"event_types": [one]}) for one in webhook.event_types]
         planned = [self._plan(task, one) for one in each]
-        registered = {one.planned.key: _read(one.planned.key).get("registration", {}) for one in planned}
+        registered = {
+            one.planned.key: _read(one.planned.key).get("registration", {}) for one in planned
+        }
         missing = {one.planned.key: one for one in planned if not registered[one.planned.key]}
         for name in registered.keys() - missing.keys():
             self.log.info("Registered before: Variable %s", name)
@@ -130,15 +135,18 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             self._store(variable, {**stored, "registration": registration, "secret": secret})
         except Exception as error:  # noqa: BLE001 - its text may quote the value
             raise FsmRegistrationError(
-                f"webhook {webhook.id} was registered, but Variable {variable} with its signing secret "
-                f"could not be written ({type(error).__name__}): delete the webhook in the service",
+                f"webhook {webhook.id} was registered, but Variable {variable} with its signing "
+                f"secret could not be written ({type(error).__name__}): delete the webhook in the "
+                "service",
                 webhook.id,
             ) from None
         logger.info("Registered webhook %s for %s", webhook.id, ", ".join(payload.event_types))
         return dict(registration)
 
     def existing_result(self, write: Write) -> dict[str, Any]:
-        """Return a registration that was made before: what its Variable holds by now, or else its row."""
+        """Return a registration that was made before: what its Variable holds by now, or else its
+        row.
+        """
         row, payload = write.row, write.payload
         if registration := _read(row.key).get("registration"):
             return dict(registration)
@@ -152,7 +160,9 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         from fsm_provider.state.variables import write_variable
 
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        write_variable(variable, json.dumps({**stored, "for": f"{self.fsm_conn_id}/{self.object}", "at": at}))
+        write_variable(
+            variable, json.dumps({**stored, "for": f"{self.fsm_conn_id}/{self.object}", "at": at})
+        )
 
     def _payload(self, target_url: str) -> WebhookCreate:
         from fsm_provider.api.payloads import WebhookCreate, check
@@ -169,10 +179,12 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         endpoint = f"{self.fsm_conn_id}/{self.object}"
         if settings is None or settings.base_url is None or endpoint not in settings.endpoints:
             raise FsmInputError(
-                f"target_url: is missing, and no Variable {receiver.CONFIGURATION} has a base_url and an "
-                f"endpoint '{endpoint}'"
+                f"target_url: is missing, and no Variable {receiver.CONFIGURATION} has a base_url "
+                f"and an endpoint '{endpoint}'"
             )
-        return receiver.receiver_url(settings.base_url, self.fsm_conn_id, self.object, receiver.HIDDEN)
+        return receiver.receiver_url(
+            settings.base_url, self.fsm_conn_id, self.object, receiver.HIDDEN
+        )
 
 
 def _read(variable: str) -> dict[str, Any]:

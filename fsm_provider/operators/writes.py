@@ -30,7 +30,9 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 STOPPED = "the task was stopped"
 FIRST = "fsm_ledger"
-"""Key of the task state store: the service that the first attempt wrote to, and the id of its ledger."""
+"""Key of the task state store: the service that the first attempt wrote to, and the id of its
+ledger.
+"""
 IN_AIRFLOW = "Airflow"
 NEEDS_DATABASE = """\
 is missing: once_per="key", and every write before Airflow 3.3 or with clear_on_success of [state_store],
@@ -45,14 +47,15 @@ Install it with: pip install 'airflow-provider-fsm[sql]'"""
 class FsmWriteOperator(FsmBaseOperator):
     """Base of the operators that write to the service, each write once, through a ledger.
 
-    On Airflow 3.3 and newer it is in the task's state store; if the connection has ``state_conn_id``, and
-    before Airflow 3.3, in that SQL database.
+    On Airflow 3.3 and newer it is in the task's state store; if the connection has
+    ``state_conn_id``, and before Airflow 3.3, in that SQL database.
 
-    :param once_per: ``run``: each run of the task sends a write once. ``key``: a key is sent once, whatever
-        run, DAG or Airflow asks; this needs the database, and a key for each write (templated).
-    :param if_uncertain: what to do if an earlier attempt has sent a write and nobody knows what became of it:
-        ``fail``, or ``create`` it again once no earlier request can be on its way, at the risk of two
+    :param once_per: ``run``: each run of the task sends a write once. ``key``: a key is sent once,
+        whatever run, DAG or Airflow asks; this needs the database, and a key for each write
         (templated).
+    :param if_uncertain: what to do if an earlier attempt has sent a write and nobody knows what
+        became of it: ``fail``, or ``create`` it again once no earlier request can be on its way, at
+        the risk of two (templated).
     """
 
     template_fields: tuple[str, ...] = ("fsm_conn_id", "once_per", "if_uncertain")
@@ -71,8 +74,12 @@ class FsmWriteOperator(FsmBaseOperator):
         self.if_uncertain = if_uncertain
 
     def check_keys(self, keys: Mapping[str, Any]) -> None:
-        """Check that each write has a key, if it is sent once for each; ``keys`` has them by argument."""
-        if self.once_per == "key" and (missing := [name for name, key in keys.items() if key in (None, "")]):
+        """Check that each write has a key, if it is sent once for each; ``keys`` has them by
+        argument.
+        """
+        if self.once_per == "key" and (
+            missing := [name for name, key in keys.items() if key in (None, "")]
+        ):
             raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
         for name, key in keys.items():
             if key not in (None, "") and is_known(key):
@@ -96,9 +103,14 @@ class FsmWriteOperator(FsmBaseOperator):
         """Open the ledger, for the block, and load writes; give what sends them."""
         from fsm_provider.writes.runner import Runner
 
-        find, creates = self.find_write if self.find_existing else None, self.if_uncertain == "create"
+        find, creates = (
+            self.find_write if self.find_existing else None,
+            self.if_uncertain == "create",
+        )
         with _opened_ledger(context, self.hook, task, by_key=self.once_per == "key") as ledger:
-            self._runner = Runner(ledger, task, self.hook, self.send_write, find, concurrency, creates)
+            self._runner = Runner(
+                ledger, task, self.hook, self.send_write, find, concurrency, creates
+            )
             if self._is_stopped:  # while the ledger was opened
                 self._runner.stop(STOPPED)
             self._runner.load(writes)
@@ -132,7 +144,8 @@ def _opened_ledger(
 ) -> Iterator[SqlLedger | TaskLedger]:
     """Open the ledger of the running task, for the block.
 
-    :raises FsmInputError: if there is none, or earlier attempts of this task have recorded elsewhere.
+    :raises FsmInputError: if there is none, or earlier attempts of this task have recorded
+        elsewhere.
     """
     from fsm_provider.writes.task_ledger import TaskLedger
 
@@ -140,8 +153,12 @@ def _opened_ledger(
     store = context.get("task_state_store")
     if "ti" not in context:
         if by_key:
-            raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
-        logger.warning("This is not run as a task: nothing is recorded, and the next run sends it again")
+            raise FsmInputError(
+                "once_per: 'key' works in a task only, and this is not run as a task"
+            )
+        logger.warning(
+            "This is not run as a task: nothing is recorded, and the next run sends it again"
+        )
         yield TaskLedger(None, task)
     elif state_conn_id is not None:
         from fsm_provider.state.database import open_database
@@ -153,7 +170,11 @@ def _opened_ledger(
             yield SqlLedger(engine, scope_of(task, service, by_key=by_key))
         finally:
             engine.dispose()
-    elif by_key or store is None or conf.getboolean("state_store", "clear_on_success", fallback=False):
+    elif (
+        by_key
+        or store is None
+        or conf.getboolean("state_store", "clear_on_success", fallback=False)
+    ):
         raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
     else:
         _check_first(store, service, {"service": service, "id": IN_AIRFLOW})
@@ -172,15 +193,16 @@ def _check_first(store: Any, service: str, registered: dict[str, str]) -> None:
     for before in (registered["service"], first["service"]):
         if before != service:
             raise FsmInputError(
-                f"host: earlier attempts of this task have written to {before}, and the connection leads to "
-                f"{service} now. Nothing was sent: restore its host and login, or start another run"
+                f"host: earlier attempts of this task have written to {before}, and the connection "
+                f"leads to {service} now. Nothing was sent: restore its host and login, or start "
+                "another run"
             )
     if first["id"] != registered["id"]:
         other = "in another database, or under another airflow_name,"
         where = "in Airflow itself" if first["id"] == IN_AIRFLOW else other
         raise FsmInputError(
-            f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. Nothing was "
-            "sent: restore that, or look in the service and start another run"
+            f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. "
+            "Nothing was sent: restore that, or look in the service and start another run"
         )
     if store is not None and stored is None:
         store.set(FIRST, registered, retention=NEVER_EXPIRE)

@@ -41,10 +41,15 @@ _engines: dict[str, Engine] = {}
 
 
 class SqlAssetStore:
-    """The values of an asset, in the database that its connection names; a FsmInputError if it names none."""
+    """The values of an asset, in the database that its connection names; a FsmInputError if it
+    names none.
+    """
 
     def __init__(
-        self, asset_name: str, fsm_conn_id: str, read: Callable[[str], Awaitable[Any]] = get_async_connection
+        self,
+        asset_name: str,
+        fsm_conn_id: str,
+        read: Callable[[str], Awaitable[Any]] = get_async_connection,
     ) -> None:
         self._asset_name, self._fsm_conn_id, self._read = asset_name, fsm_conn_id, read
 
@@ -75,13 +80,18 @@ class SqlAssetStore:
             return await asyncio.to_thread(in_transaction, engine, work)
 
     async def _open(self) -> Engine:
-        if (state_conn_id := settings_from(await self._read(self._fsm_conn_id)).state_conn_id) is None:
+        if (
+            state_conn_id := settings_from(await self._read(self._fsm_conn_id)).state_conn_id
+        ) is None:
             raise FsmInputError(NO_DATABASE.format(self._fsm_conn_id))
         try:
             of_database = await self._read(state_conn_id)
         except AirflowNotFoundException as error:
-            raise FsmInputError(f"state_conn_id of connection '{self._fsm_conn_id}': {error}") from None
-        # In a thread that Airflow knows: the extra of a connection is masked by a message to the supervisor.
+            raise FsmInputError(
+                f"state_conn_id of connection '{self._fsm_conn_id}': {error}"
+            ) from None
+        # In a thread that Airflow knows: the extra of a connection is masked by a message to the
+        # supervisor.
         open_in_thread = sync_to_async(open_database, thread_sensitive=False)
         return await open_in_thread(state_conn_id, lambda _: hook_on(of_database))
 
@@ -89,7 +99,9 @@ class SqlAssetStore:
 async def read_all(wanted: Sequence[tuple[SqlAssetStore, str]]) -> list[Any]:
     """Return the values of assets of one connection, by one query."""
     digests = [store._digest(key) for store, key in wanted]
-    query = sa.select(ASSET_STATE.c.digest, ASSET_STATE.c.value).where(ASSET_STATE.c.digest.in_(digests))
+    query = sa.select(ASSET_STATE.c.digest, ASSET_STATE.c.value).where(
+        ASSET_STATE.c.digest.in_(digests)
+    )
     rows = await wanted[0][0]._in_transaction(lambda connection: connection.execute(query).all())
     found = {digest: json.loads(value) for digest, value in rows}
     return [found.get(digest) for digest in digests]

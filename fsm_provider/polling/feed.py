@@ -13,9 +13,23 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
-from fsm_provider.api.errors import FsmConnectionError, FsmError, FsmRateLimitedError, FsmUnauthorisedError
+from fsm_provider.api.errors import (
+    FsmConnectionError,
+    FsmError,
+    FsmRateLimitedError,
+    FsmUnauthorisedError,
+)
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.polling.polls import Form, Lister, Place, Query, Source, Time, list_completely, time_of
+from fsm_provider.polling.polls import (
+    Form,
+    Lister,
+    Place,
+    Query,
+    Source,
+    Time,
+    list_completely,
+    time_of,
+)
 from fsm_provider.polling.tracker import LOOK_BACK
 from fsm_provider.polling.waits import Wait
 
@@ -29,7 +43,8 @@ logger: logging.Logger = logging.getLogger(__name__)
 MAX_OWN = 20
 """Members that are asked for one by one in an interval; for more there is one listing."""
 GIVE_UP_AFTER = 900.0
-"""Seconds until an unreadable listing of changes is left to the catch-ups, or a catch-up is repeated.
+"""Seconds until an unreadable listing of changes is left to the catch-ups, or a catch-up is
+repeated.
 
 A feed pauses no longer than this when the service asks it to wait.
 """
@@ -41,7 +56,9 @@ _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Source, Feed]] = WeakK
 
 @contextmanager
 def joined(source: Source, member: Member, covered_since: Time | None = None) -> Iterator[Feed]:
-    """Have the feed of a source poll for a member, too; it knows the forms of its own poll at that time."""
+    """Have the feed of a source poll for a member, too; it knows the forms of its own poll at that
+    time.
+    """
     feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
     feed = feeds.get(source) or feeds.setdefault(source, Feed(source))
     source = feed._source  # one for all members
@@ -118,7 +135,9 @@ class Feed:
             await self._changes_failed(error, began)
             return
         if not is_complete:
-            logger.warning("The listing of changes kept shifting while it was read; it is read again")
+            logger.warning(
+                "The listing of changes kept shifting while it was read; it is read again"
+            )
             return
         for member in members:
             if member in self._members:
@@ -143,7 +162,10 @@ class Feed:
         elif now - self._failing_since >= GIVE_UP_AFTER and self._offset is not None:
             text = "Changes since %s could not be read; going on from %s"
             logger.error(text, time_of(self._start), time_of(began))
-            self._failing_since, self._start = now, began + LOOK_BACK  # the next listing is from there
+            self._failing_since, self._start = (
+                now,
+                began + LOOK_BACK,
+            )  # the next listing is from there
             for member in self._members:
                 member.due = min(member.due, now)
 
@@ -161,8 +183,12 @@ class Feed:
             metrics.incr("waits.polls", result=result)
         metrics.gauge("waits", sum(waits.values()))
         metrics.gauge("waits.failures", max((feed._failures for feed in waits), default=0))
-        metrics.gauge("waits.poll_age", max((_now() - feed._polled_at for feed in waits), default=0.0))
-        metrics.gauge("waits.poll_interval", max((feed._source.interval for feed in waits), default=0.0))
+        metrics.gauge(
+            "waits.poll_age", max((_now() - feed._polled_at for feed in waits), default=0.0)
+        )
+        metrics.gauge(
+            "waits.poll_interval", max((feed._source.interval for feed in waits), default=0.0)
+        )
 
     async def _catch_up(self) -> None:
         now = _now()
@@ -209,7 +235,9 @@ class Feed:
     async def _ask(
         self, queries: Iterable[Query], members: Collection[Member] | None = None
     ) -> tuple[Time, bool]:
-        """List, and hand out the forms; return when it started, and whether the listings are complete."""
+        """List, and hand out the forms; return when it started, and whether the listings are
+        complete.
+        """
         answers = []
         for query in queries:
             try:
@@ -234,7 +262,9 @@ class Feed:
         for first in range(0, len(forms), SLICE):
             by_place: dict[Place, list[Form]] = defaultdict(list)
             for form in forms[first : first + SLICE]:
-                for place in zip(kinds, (form.job_id, form.property_id, form.name, ""), strict=True):
+                for place in zip(
+                    kinds, (form.job_id, form.property_id, form.name, ""), strict=True
+                ):
                     if place in self._by_place:
                         by_place[place].append(form)
             for place, some in by_place.items():

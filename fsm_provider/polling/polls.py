@@ -1,4 +1,6 @@
-"""Questions to the service about forms, and complete answers. Times are seconds by the service's clock."""
+"""Questions to the service about forms, and complete answers. Times are seconds by the service's
+clock.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
-from fsm_provider.api.forms import FormFilter, FormReference, job_id_from, reference_to, same_name, seconds_of
+from fsm_provider.api.forms import (
+    FormFilter,
+    FormReference,
+    job_id_from,
+    reference_to,
+    same_name,
+    seconds_of,
+)
 from fsm_provider.api.validation import spelled
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.state.task import digest_for
@@ -29,11 +38,15 @@ Place = tuple[str, str]
 MAX_READINGS = 3
 """Of one listing, whose totals show that records slipped between its pages."""
 READ_CONNECTION_EVERY = 60.0
-"""Seconds after which the connection is read again, as it may lead elsewhere; after some errors at once."""
+"""Seconds after which the connection is read again, as it may lead elsewhere; after some errors at
+once.
+"""
 
 
 class Form(NamedTuple):
-    """A completed form as polls compare it: name and identifiers in their one spelling; empty: unknown."""
+    """A completed form as polls compare it: name and identifiers in their one spelling; empty:
+    unknown.
+    """
 
     id: int
     name: str
@@ -68,8 +81,16 @@ class Query:
         return (
             (self.property_id is None or self.property_id == form.property_id)
             and (self.job_id is None or self.job_id == form.job_id)
-            and (self.created_since is None or form.created is None or form.created >= self.created_since)
-            and (self.updated_since is None or form.updated is None or form.updated >= self.updated_since)
+            and (
+                self.created_since is None
+                or form.created is None
+                or form.created >= self.created_since
+            )
+            and (
+                self.updated_since is None
+                or form.updated is None
+                or form.updated >= self.updated_since
+            )
         )
 
 
@@ -99,20 +120,30 @@ class Source:
     interval: float
 
     @classmethod
-    def of(cls, fsm_conn_id: str, service: str, filters: Any, query_params: Any, interval: float) -> Self:
+    def of(
+        cls, fsm_conn_id: str, service: str, filters: Any, query_params: Any, interval: float
+    ) -> Self:
         params = json.dumps(query_params or {}, sort_keys=True, default=str)
-        return cls(fsm_conn_id, service, FormFilter(**filters).for_shared_stream(), params, float(interval))
+        return cls(
+            fsm_conn_id, service, FormFilter(**filters).for_shared_stream(), params, float(interval)
+        )
 
 
-def places_of(job_ids: Iterable[str], property_ids: Iterable[str], names: Iterable[str]) -> list[Place]:
+def places_of(
+    job_ids: Iterable[str], property_ids: Iterable[str], names: Iterable[str]
+) -> list[Place]:
     """Return where forms are that match all of these filters; an empty one matches all."""
     by_kind = {"job": job_ids, "property": property_ids, "name": names}
     places = ([(kind, value) for value in values] for kind, values in by_kind.items())
     return next(filter(None, places), [("any", "")])
 
 
-async def list_completely(list_forms: Callable[[Query], Awaitable[Listing]], query: Query) -> Listing:
-    """List until a reading has as many records as its total, or adds nothing older than the first one."""
+async def list_completely(
+    list_forms: Callable[[Query], Awaitable[Listing]], query: Query
+) -> Listing:
+    """List until a reading has as many records as its total, or adds nothing older than the first
+    one.
+    """
     first = listing = await list_forms(query)
     forms = {form.id: form for form in first.forms}
     for _ in range(MAX_READINGS - 1):
@@ -155,7 +186,9 @@ class Lister:
             self._client.close()
 
     async def _list(self, wanted: FormFilter) -> Listing:
-        """List in a daemon thread: a service that hangs fills no pool of Airflow's, and delays no exit."""
+        """List in a daemon thread: a service that hangs fills no pool of Airflow's, and delays no
+        exit.
+        """
         from fsm_provider.api.client import FsmClient
 
         fsm_conn_id, now = self._source.fsm_conn_id, asyncio.get_running_loop().time()
@@ -190,13 +223,15 @@ async def read_settings(fsm_conn_id: str) -> Settings:
     from fsm_provider.hooks.fsm import FsmHook, settings_from
 
     try:
-        # Cancelled midway, it would leave its answer to the next one who asks the supervisor, which ends
-        # the triggerer of Airflow 3.0 and 3.1.
+        # Cancelled midway, it would leave its answer to the next one who asks the supervisor, which
+        # ends the triggerer of Airflow 3.0 and 3.1.
         reading = asyncio.ensure_future(get_async_connection(fsm_conn_id, hook=FsmHook))
         connection = await asyncio.shield(reading)
     except Exception as error:  # noqa: BLE001 - of any secrets backend
         kind = type(error).__name__
-        text = f"connection '{fsm_conn_id}': is not defined, or its store cannot be reached ({kind})"
+        text = (
+            f"connection '{fsm_conn_id}': is not defined, or its store cannot be reached ({kind})"
+        )
         raise FsmConnectionError(text) from None
     return settings_from(connection)
 
@@ -212,7 +247,8 @@ def list_once(
     requested, began, started = time.time(), time.monotonic(), None
     for page in pages.pages_with_warning():
         if started is None:
-            # By the service's clock or the local one, the earlier: from too late a time, forms are missed.
+            # By the service's clock or the local one, the earlier: from too late a time, forms are
+            # missed.
             served = seconds_of(getattr(page.meta, "server_time", None))
             by_service = requested if served is None else served - (time.monotonic() - began)
             started = min(requested, by_service)

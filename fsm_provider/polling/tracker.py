@@ -62,7 +62,9 @@ def bases_of(watch: Watch) -> list[Query]:
 
 
 def reconcile_every(watch: Watch) -> float:
-    """Return the seconds between two reconciliations: less if polls are frequent, more if they go far."""
+    """Return the seconds between two reconciliations: less if polls are frequent, more if they go
+    far.
+    """
     usual = min(max(60 * watch["poll_interval"], 60.0), HOUR)
     return max(usual * max(watch["late_by"] / WEEK, 1.0), watch["poll_interval"])
 
@@ -79,13 +81,18 @@ def question_from(watch: Watch) -> dict[str, Any]:
 
 
 def event_for(watch: Watch, references: list[FormReference]) -> dict[str, Any]:
-    return {"asset_name": watch["asset_name"], "question": question_from(watch), "forms": references}
+    return {
+        "asset_name": watch["asset_name"],
+        "question": question_from(watch),
+        "forms": references,
+    }
 
 
 class NewForms:
     """Finds the new forms of each poll, and keeps them until they were emitted.
 
-    :ivar floor: what was updated before it is history, or forgotten, and is not emitted. None: not begun.
+    :ivar floor: what was updated before it is history, or forgotten, and is not emitted. None: not
+        begun.
     :ivar watermark: the start of the last poll that left no gap; None: there was none.
     :ivar has_gap: there may be forms between the watermark and the last poll that were not listed.
     :ivar pending: new forms that were not emitted, by their identifier.
@@ -111,11 +118,15 @@ class NewForms:
         return None if self.watermark is None else max(self.watermark - back, self.floor or 0.0)
 
     def ingest(self, forms: Iterable[Form], now: Time) -> None:
-        """Have those of the listed forms pending that are new; an older version is of a replica that lags."""
+        """Have those of the listed forms pending that are new; an older version is of a replica
+        that lags.
+        """
         for form in forms:
             if not self._wanted(form):
                 held = self.pending.get(form.id)
-                if held and (held.updated is None or form.updated is None or form.updated >= held.updated):
+                if held and (
+                    held.updated is None or form.updated is None or form.updated >= held.updated
+                ):
                     del self.pending[form.id]
                 continue
             known = self._versions(form.id)
@@ -149,7 +160,9 @@ class NewForms:
     def next_event(self, max_forms: int) -> list[Form]:
         """Return the oldest of the pending forms; the same ones until :meth:`confirm`."""
         if not self._in_event:
-            oldest = nsmallest(max_forms, self.pending.values(), key=lambda form: (form.time or 0.0, form.id))
+            oldest = nsmallest(
+                max_forms, self.pending.values(), key=lambda form: (form.time or 0.0, form.id)
+            )
             self._in_event = {form.id: self.pending.pop(form.id) for form in oldest}
         return list(self._in_event.values())
 
@@ -177,11 +190,15 @@ class NewForms:
         for key in (*CHUNKS, RECENT):
             if key in self._unsaved:
                 rows = self._emitted[key].items()
-                entries.append((key, {one: [[*pair] for pair in versions.items()] for one, versions in rows}))
+                entries.append(
+                    (key, {one: [[*pair] for pair in versions.items()] for one, versions in rows})
+                )
         return [*entries, (WATERMARK, {"floor": self.floor, "watermark": settled})]
 
     def stored(self) -> None:
-        """Note that the last :meth:`to_store` was written: what is older than its floor may be forgotten."""
+        """Note that the last :meth:`to_store` was written: what is older than its floor may be
+        forgotten.
+        """
         self._forgotten_before, self._unsaved = self.floor or 0.0, set()
 
     def restore(self, watermark: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
@@ -200,7 +217,9 @@ class NewForms:
     def _remembered(self, chunk: Versions) -> Versions:
         """Return a chunk without versions so old that they would not be emitted again."""
         kept = {
-            identifier: {one: time for one, time in versions.items() if time >= self._forgotten_before}
+            identifier: {
+                one: time for one, time in versions.items() if time >= self._forgotten_before
+            }
             for identifier, versions in chunk.items()
         }
         return {identifier: versions for identifier, versions in kept.items() if versions}

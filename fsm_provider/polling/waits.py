@@ -13,7 +13,8 @@ from fsm_provider.api.validation import counted
 from fsm_provider.polling.polls import Form, Place, Query, Time, places_of
 
 CHECK_EVERY = 900.0
-"""Seconds between two catch-ups of a young wait, and the longest rest after one that woke in vain."""
+"""Seconds between two catch-ups of a young wait, and the longest rest after one that woke in vain.
+"""
 CHECKS_PER_AGE = 20
 """A wait whose bound is old is checked after this part of its age: listings grow with it."""
 MAX_KNOWN = 100
@@ -62,7 +63,8 @@ def _by_name(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Deferral:
-    """What the worker hands to the trigger, and the trigger hands back: JSON values, times by the worker.
+    """What the worker hands to the trigger, and the trigger hands back: JSON values, times by the
+    worker.
 
     :ivar since: the bound of the first poll, ISO 8601.
     :ivar polled_at: the service's time when the worker's listing began.
@@ -110,7 +112,9 @@ class Wait:
     criteria: Criteria
     tolerance: float
     found: dict[int, str]
-    woken: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    woken: asyncio.Future[None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
     due: float = 0.0
     asked: float = 0.0
     failing_since: float | None = None
@@ -118,7 +122,9 @@ class Wait:
 
     @property
     def places(self) -> list[Place]:
-        jobs, properties = ([one] if one else [] for one in (self.query.job_id, self.query.property_id))
+        jobs, properties = (
+            [one] if one else [] for one in (self.query.job_id, self.query.property_id)
+        )
         return places_of(jobs, properties, self.criteria.form_names)
 
     def questions(self) -> list[Query]:

@@ -1,4 +1,6 @@
-"""The watcher of one asset in a triggerer: a member of the feed that emits new forms, and stores which."""
+"""The watcher of one asset in a triggerer: a member of the feed that emits new forms, and stores
+which.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,16 @@ from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling import tracker as tracking
 from fsm_provider.polling.feed import Feed, joined
-from fsm_provider.polling.polls import Form, Place, Query, Source, Time, places_of, read_settings, time_of
+from fsm_provider.polling.polls import (
+    Form,
+    Place,
+    Query,
+    Source,
+    Time,
+    places_of,
+    read_settings,
+    time_of,
+)
 from fsm_provider.polling.tracker import LOOK_BACK, WATERMARK, NewForms, Watch, reconcile_every
 from fsm_provider.state.task import digest_for
 
@@ -27,25 +38,32 @@ logger: logging.Logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 NO_CONFIGURATION = (
-    "The asset '%s' has no configuration yet, so no form is emitted. Two DAGs may define it differently: "
-    "import it from one module, or give one of them another name"
+    "The asset '%s' has no configuration yet, so no form is emitted. Two DAGs may define it "
+    "differently: import it from one module, or give one of them another name"
 )
 FAILED = "Polling for the asset '%s' failed, and goes on from %s: %s"
 CONFIGURATION = "fsm_forms/configuration"
 """Key of what was announced last."""
 OWNER = "fsm_forms/owner"
-"""Key of who watches the asset: an identifier, a number that changes while it does, and how it fares."""
+"""Key of who watches the asset: an identifier, a number that changes while it does, and how it
+fares.
+"""
 RESET = "reset"
 """Key of the last request of ``watermark set``: an identifier and a time."""
 SETTLES = 2.0
 """Seconds after Airflow confirms an event until it counts as stored.
 
-Airflow confirms also what it drops, as no asset has the watcher any more, and then cancels the watcher.
+Airflow confirms also what it drops, as no asset has the watcher any more, and then cancels the
+watcher.
 """
 EVENT_INTERVAL = 15.0
-"""Seconds between two events of a backlog: one DAG run takes all events that come before it is made."""
+"""Seconds between two events of a backlog: one DAG run takes all events that come before it is
+made.
+"""
 CHECK_EVERY = 15.0
-"""Seconds between two looks at the configuration, and at who watches the asset; after a failure, too."""
+"""Seconds between two looks at the configuration, and at who watches the asset; after a failure,
+too.
+"""
 SILENCE = 90.0
 """Seconds after which the triggerer that watches the asset is taken for dead."""
 DAYS = 30  # of which it is stored how many forms were emitted
@@ -54,7 +72,9 @@ LOG_EVERY = 600.0
 
 
 class AssetStore(Protocol):
-    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and newer."""
+    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and
+    newer.
+    """
 
     async def aget(self, key: str) -> Any: ...
 
@@ -62,7 +82,9 @@ class AssetStore(Protocol):
 
 
 class ReplacedError(BaseException):
-    """The watcher begins anew, as its configuration, its service or its watermark was changed. No failure."""
+    """The watcher begins anew, as its configuration, its service or its watermark was changed. No
+    failure.
+    """
 
 
 class SupersededError(BaseException):
@@ -70,10 +92,11 @@ class SupersededError(BaseException):
 
 
 class AssetEvents:
-    """Emits the events of an asset, for ever: the next after :attr:`watcher` is told that one is stored.
+    """Emits the events of an asset, for ever: the next after :attr:`watcher` is told that one is
+    stored.
 
-    Killed at any time and begun anew, it emits every form; a second time those of an event that was stored
-    just before.
+    Killed at any time and begun anew, it emits every form; a second time those of an event that was
+    stored just before.
     """
 
     watcher: Watcher
@@ -100,7 +123,9 @@ class AssetEvents:
             except ReplacedError:
                 logger.info("The asset '%s' begins anew from what is stored", self._name)
             except SupersededError:
-                logger.warning("Another triggerer watches the asset '%s': this one waits", self._name)
+                logger.warning(
+                    "Another triggerer watches the asset '%s': this one waits", self._name
+                )
                 await self._until_free()
 
     async def _configuration(self) -> Watch:
@@ -128,7 +153,9 @@ class Watcher:
         self.watch: Watch = watch
         self._store, self._name = store, watch["asset_name"]
         self._owner, self._prefix = uuid4().hex, prefix_for(service)
-        self.places: list[Place] = places_of(watch["job_ids"], watch["property_ids"], watch["form_names"])
+        self.places: list[Place] = places_of(
+            watch["job_ids"], watch["property_ids"], watch["form_names"]
+        )
         self.tracker: NewForms = NewForms(partial(tracking.is_wanted, watch), watch["late_by"])
         self.feed: Feed
         self.due: float = 0.0
@@ -143,11 +170,15 @@ class Watcher:
         self._reconciles = self._has_begun = self._has_moved = False
         self._reset: str | None = None
         self._wake, self._confirmed, self._is_stored = asyncio.Event(), asyncio.Event(), True
-        self._metrics = AirflowMetrics({"connection": watch["fsm_conn_id"], "asset": watch["asset_name"]})
+        self._metrics = AirflowMetrics(
+            {"connection": watch["fsm_conn_id"], "asset": watch["asset_name"]}
+        )
 
     def questions(self) -> list[Query]:
         """Ask what closes the gap; only then reconcile, whose failure leaves none."""
-        self._reconciles = self._has_begun and self.check_after(0.0) == 0.0 and not self.tracker.has_gap
+        self._reconciles = (
+            self._has_begun and self.check_after(0.0) == 0.0 and not self.tracker.has_gap
+        )
         bases = tracking.bases_of(self.watch)
         if self._reconciles:
             oldest = self.tracker.since(self.watch["late_by"])
@@ -203,7 +234,8 @@ class Watcher:
     async def restore(self) -> None:
         """Claim the asset, and read what is stored.
 
-        Of an inactive asset, Airflow 3.3 reads None, but a write fails: the claim is first, and read last.
+        Of an inactive asset, Airflow 3.3 reads None, but a write fails: the claim is first, and
+        read last.
         """
         await self._claim()
         keys = (RESET, WATERMARK, tracking.RECENT, *tracking.CHUNKS)
@@ -251,12 +283,16 @@ class Watcher:
 
     def confirm(self, *, is_stored: bool = True) -> None:
         if not is_stored:
-            logger.warning("New forms of the asset '%s' could not be stored, and come again", self._name)
+            logger.warning(
+                "New forms of the asset '%s' could not be stored, and come again", self._name
+            )
         self._is_stored = is_stored
         self._confirmed.set()
 
     async def _claim(self) -> None:
-        """Claim the asset, and show that this process is alive: the last one to claim it watches it."""
+        """Claim the asset, and show that this process is alive: the last one to claim it watches
+        it.
+        """
         status = {**self._status, "backlog": len(self.tracker.pending)}
         await self._store.aset(OWNER, [self._owner, self._clock(), status])
 
@@ -308,9 +344,13 @@ async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]])
             return await attempt()
         except FsmError as error:  # of the connection, or of the database that it names
             given = asset_name, str(error)
-            warn_once(logger, given, "The asset '%s' is not watched: %s", *given, level=logging.ERROR)
+            warn_once(
+                logger, given, "The asset '%s' is not watched: %s", *given, level=logging.ERROR
+            )
         except Exception:
-            logger.exception("The state of the asset '%s' could not be read or stored yet", asset_name)
+            logger.exception(
+                "The state of the asset '%s' could not be read or stored yet", asset_name
+            )
         await asyncio.sleep(CHECK_EVERY)
 
 

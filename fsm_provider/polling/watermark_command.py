@@ -27,18 +27,24 @@ from fsm_provider.polling.polls import time_of
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET, prefix_for
 
-DESCRIPTION = "Show how far the watchers of completed_forms have emitted forms, and set that to another time."
+DESCRIPTION = (
+    "Show how far the watchers of completed_forms have emitted forms, and set that to another time."
+)
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "show": ("", "gas_safety"),
     "set": ("gas_safety 2026-01-05T08:00:00Z",),
 }
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark") -> int:
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark"
+) -> int:
     parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES, conn_id=False)
     one = parser.subcommand("show", "show the watermarks of assets")
     one.add_argument("name", metavar="NAME", nargs="?", help="only this asset's")
-    text = "have the watcher of an asset begin anew: it emits the forms that were updated since a time"
+    text = (
+        "have the watcher of an asset begin anew: it emits the forms that were updated since a time"
+    )
     one = parser.subcommand("set", text)
     one.add_argument("name", metavar="NAME")
     one.add_argument("time", metavar="TIME", help="ISO 8601; without a zone UTC")
@@ -49,7 +55,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
             raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
         if not (assets := watched(options.name)):
             named = f" named {options.name!r}" if options.name else ""
-            raise RefusedError(f"there is no asset of completed forms{named} in a DAG that Airflow has read")
+            raise RefusedError(
+                f"there is no asset of completed forms{named} in a DAG that Airflow has read"
+            )
         if since is not None:
             for asset in assets:
                 asset.begin_anew(since)
@@ -60,7 +68,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         print_table(("asset", "watermark (UTC)", "nothing before (UTC)"), rows)
     else:
         at = format_time(since)
-        print(printable(f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"))
+        print(
+            printable(
+                f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"
+            )
+        )
     return 0
 
 
@@ -101,7 +113,9 @@ def watched(name: str | None = None, fsm_conn_id: str | None = None) -> list[Wat
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
     from airflow.utils.session import create_session
 
-    query = select(AssetModel.id, AssetModel.name, AssetModel.uri, Scheduled.dag_id).order_by(AssetModel.name)
+    query = select(AssetModel.id, AssetModel.name, AssetModel.uri, Scheduled.dag_id).order_by(
+        AssetModel.name
+    )
     query = query.outerjoin(Scheduled, Scheduled.asset_id == AssetModel.id)
     is_ours = AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%")
     found: dict[int, Watched] = {}
@@ -128,7 +142,9 @@ def read(wanted: Sequence[tuple[Watched, str]]) -> list[Any]:
     from airflow.utils.session import create_session
 
     if backend := conf.get("workers", "state_store_backend", fallback=""):
-        raise FsmInputError(f"only workers read what is in {backend}, state_store_backend of airflow.cfg")
+        raise FsmInputError(
+            f"only workers read what is in {backend}, state_store_backend of airflow.cfg"
+        )
     ids, keys = {one.asset_id for one, _ in wanted}, {key for _, key in wanted}
     query = select(Stored.asset_id, Stored.key, Stored.value)
     with create_session() as session:

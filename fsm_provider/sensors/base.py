@@ -7,12 +7,20 @@ from datetime import UTC, datetime, timedelta
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
-from airflow.providers.common.compat.sdk import AirflowSensorTimeout, AirflowSkipException, BaseSensorOperator
+from airflow.providers.common.compat.sdk import (
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    BaseSensorOperator,
+)
 
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.validation import parse_seconds
 from fsm_provider.compat import first_poll_of
-from fsm_provider.operators.base import FsmBaseOperator, bad_arguments_refused, permanent_errors_fail_the_task
+from fsm_provider.operators.base import (
+    FsmBaseOperator,
+    bad_arguments_refused,
+    permanent_errors_fail_the_task,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, PokeReturnValue
@@ -23,10 +31,10 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
 
     A timeout says what is missing, in its message and as the XCom ``missing``.
 
-    :param failure_tolerance: how long polls may fail with transient errors (the service is unreachable,
-        busy or broken) before the task fails with the last error; seconds, or a ``timedelta``. In
-        reschedule mode a poll that fails fails the task, and Airflow's retries apply. An error that is not
-        transient, such as a refused token, fails the task at once.
+    :param failure_tolerance: how long polls may fail with transient errors (the service is
+        unreachable, busy or broken) before the task fails with the last error; seconds, or a
+        ``timedelta``. In reschedule mode a poll that fails fails the task, and Airflow's retries
+        apply. An error that is not transient, such as a refused token, fails the task at once.
     """
 
     def __init__(self, *, failure_tolerance: timedelta | float = 600.0, **kwargs: Any) -> None:

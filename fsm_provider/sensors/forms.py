@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
     from fsm_provider.polling.waits import Deferral
 
-NO_TRIGGERER = "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
+NO_TRIGGERER = (
+    "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
+)
 SINCE = "fsm_since"  # key of the task state store
 WORDS = {"property_id": "of property", "job_id": "of job"}
 FILTERS = tuple(name for name in ALL_FILTERS if name != "created_since")
@@ -35,20 +37,21 @@ FILTERS = tuple(name for name in ALL_FILTERS if name != "created_since")
 class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     """Wait for newly completed forms on a property, a job, or the entire account.
 
-    Succeeds when at least ``minimum_forms`` forms match, with one of each of ``form_names``. All modes poll
-    on the worker, and so have the same result, timeout and errors. A deferred sensor is woken when a poll may
-    find enough; ``exponential_backoff`` is for the other modes.
+    Succeeds when at least ``minimum_forms`` forms match, with one of each of ``form_names``. All
+    modes poll on the worker, and so have the same result, timeout and errors. A deferred sensor is
+    woken when a poll may find enough; ``exponential_backoff`` is for the other modes.
 
-    :param job: the job, in place of ``job_id``: the output of the task that creates it, its record, or its
-        identifier. The task that creates it becomes a dependency (templated).
+    :param job: the job, in place of ``job_id``: the output of the task that creates it, its record,
+        or its identifier. The task that creates it becomes a dependency (templated).
     :param property: the property, in place of ``property_id``: likewise (templated).
-    :param since: forms created at or after this time; ISO 8601 or a ``datetime``, in UTC if it has no zone.
-        Default: when the record of ``job`` was created, else the start of the run's data interval, else the
-        run's ``run_after``; never all history. It stays what it is at the first poll (templated).
+    :param since: forms created at or after this time; ISO 8601 or a ``datetime``, in UTC if it has
+        no zone. Default: when the record of ``job`` was created, else the start of the run's data
+        interval, else the run's ``run_after``; never all history. It stays what it is at the first
+        poll (templated).
     :param form_names: only forms with these names count, and each name needs a form (templated).
     :param minimum_forms: number of forms, at least 1 (templated).
-    :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``, or
-        ``full`` records, with the URL of the PDF: it may be signed, and XCom is clear text.
+    :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``,
+        or ``full`` records, with the URL of the PDF: it may be signed, and XCom is clear text.
     :param deferrable: wait in the triggerer.
 
     For other arguments see Airflow's ``BaseSensorOperator``.
@@ -103,18 +106,25 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             parse_choice("xcom", xcom, XCOM)
             for name, identifier in (("job", job_id), ("property", property_id)):
                 if getattr(self, name) is not None and identifier is not None:
-                    raise FsmInputError(f"{name}: is another way to give {name}_id; give one of them")
+                    raise FsmInputError(
+                        f"{name}: is another way to give {name}_id; give one of them"
+                    )
             if is_known(minimum_forms):
                 parse_count("minimum_forms", minimum_forms)
             if since is not None and is_known(since):
                 parse_time("since", since)
 
     def begin(self, context: Context) -> str:
-        """Have the filters, and when forms are enough, for all polls of this process; describe them."""
+        """Have the filters, and when forms are enough, for all polls of this process; describe
+        them.
+        """
         from fsm_provider.polling.waits import Criteria, listed
 
         wanted = self.form_filter()
-        minimum, names = parse_count("minimum_forms", self.minimum_forms), tuple(wanted.form_names or ())
+        minimum, names = (
+            parse_count("minimum_forms", self.minimum_forms),
+            tuple(wanted.form_names or ()),
+        )
         found: dict[str, Any] = {}
         created = place = None
         for name, given in (("property", self.property), ("job", self.job)):
@@ -134,7 +144,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         shown: dict[str, Any] = {**self._wanted.as_dict()}
         if place is not None:
             shown = {"property_id": place} | shown
-        described = [f"{WORDS.get(name, name.replace('_', ' '))} {value}" for name, value in shown.items()]
+        described = [
+            f"{WORDS.get(name, name.replace('_', ' '))} {value}" for name, value in shown.items()
+        ]
         return ", ".join([forms, *described])
 
     def poll(self) -> PokeReturnValue:
@@ -144,7 +156,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
         client = self.hook.client
         if self._before is None and self.deferrable:
-            self._before = Deferral(client.settings.service, self._began, self._deadline, self.since)
+            self._before = Deferral(
+                client.settings.service, self._began, self._deadline, self.since
+            )
         as_reference = Form.as_json if self.xcom == "full" else reference_to
         listing = list_once(client, self._wanted, self.query_params, as_reference)
         forms = {form.id: form for form in listing.forms}
@@ -179,11 +193,14 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                 wait=asdict(wait),
             ),
             method_name="execute_complete",
-            # A timeout resumes the task just as another event does, so it must not come before MIN_DEFERRAL.
+            # A timeout resumes the task just as another event does, so it must not come before
+            # MIN_DEFERRAL.
             timeout=timedelta(seconds=max(wait.deadline - now, MIN_DEFERRAL) + TIMEOUT_GRACE),
         )
 
-    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+    def resume_execution(
+        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+    ) -> Any:
         """Poll again after the trigger's event, as after any other poll."""
         from fsm_provider.polling.waits import Deferral
 
@@ -191,17 +208,23 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._before = before = Deferral(**(next_kwargs or {})["event"]["wait"])
             self._began, self._deadline = before.began, before.deadline
             self._failing_since, self.since = before.failing_since, before.since
-        elif next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower():
+        elif (
+            next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower()
+        ):
             # Airflow has ended the deferral: the trigger, if it runs, ends before.
             self._hint = NO_TRIGGERER
             self._began, self._deadline = time.time() - self.timeout, time.time()
         else:
             return super().resume_execution(next_method, next_kwargs, context)
         self.timeout: float = max(self._deadline - time.time(), 0.0)
-        return unwrap(FsmBaseSensor.execute)(self, context)  # Airflow lets only a task runner call execute
+        return unwrap(FsmBaseSensor.execute)(
+            self, context
+        )  # Airflow lets only a task runner call execute
 
     def _first_since(self, created: str | None, context: Context) -> str | None:
-        """Return the bound of the first poll: later attempts keep it, whatever the template gives then."""
+        """Return the bound of the first poll: later attempts keep it, whatever the template gives
+        then.
+        """
         since = self.since
         if since is None and not self._given & {"since", "updated_since"}:
             # A run that an asset or a hand has triggered has no data interval.
@@ -219,7 +242,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
 
 def _identified(name: str, given: Any) -> tuple[Any, str | None, str | None]:
-    """Return the identifier in what ``job`` or ``property`` is given; when the job was created, and where."""
+    """Return the identifier in what ``job`` or ``property`` is given; when the job was created, and
+    where.
+    """
     if isinstance(given, str) and given.lstrip().startswith("{"):
         for parse in (json.loads, literal_eval):
             with suppress(ValueError, SyntaxError, RecursionError):
@@ -227,8 +252,8 @@ def _identified(name: str, given: Any) -> tuple[Any, str | None, str | None]:
                 break
     if hasattr(given, "__iter__") and not isinstance(given, str | Mapping):  # Airflow's is no list
         raise FsmInputError(
-            f"{name}: is a list: each map index of a mapped task gives one. Use .expand({name}=...), or map "
-            "a task group"
+            f"{name}: is a list: each map index of a mapped task gives one. Use "
+            f".expand({name}=...), or map a task group"
         )
     if not isinstance(given, Mapping):
         return given, None, None
@@ -240,5 +265,7 @@ def _identified(name: str, given: Any) -> tuple[Any, str | None, str | None]:
         with suppress(FsmInputError):
             place = str(parse_identifier("property", given.get("propertyID")))
         with suppress(FsmInputError):
-            created = parse_time("since", given.get("createdOnDateTime") if key == "id" else None).isoformat()
+            created = parse_time(
+                "since", given.get("createdOnDateTime") if key == "id" else None
+            ).isoformat()
     return given[key], created, place

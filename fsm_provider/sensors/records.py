@@ -23,26 +23,28 @@ def _parse_query(name: str, value: Any) -> dict[str, Any]:
     query = parse_params(name, value)
     for parameter, found in query.items():  # without one, too many records would count
         if found is None or found in NOTHING:
-            raise FsmInputError(f"query_params: {parameter} is {found}: its template has found nothing")
+            raise FsmInputError(
+                f"query_params: {parameter} is {found}: its template has found nothing"
+            )
     return query
 
 
 class FsmRecordSensor(FsmBaseSensor):
     """Wait for records of any path, e.g. for a job whose status has changed.
 
-    Succeeds when a function of the DAG file, the predicate, accepts at least ``minimum_records`` records.
-    Use ``mode="reschedule"`` for a long wait; the sensor is not deferrable, because a triggerer runs no code
-    of a DAG.
+    Succeeds when a function of the DAG file, the predicate, accepts at least ``minimum_records``
+    records. Use ``mode="reschedule"`` for a long wait; the sensor is not deferrable, because a
+    triggerer runs no code of a DAG.
 
-    :param path: of a listing, or of one record with ``single``; begins with ``/`` and holds no query
-        (templated).
-    :param predicate: called with each record at each poll; returns whether it counts. What it raises is
-        raised.
+    :param path: of a listing, or of one record with ``single``; begins with ``/`` and holds no
+        query (templated).
+    :param predicate: called with each record at each poll; returns whether it counts. What it
+        raises is raised.
     :param query_params: query parameters, sent again with each page (templated).
     :param single: the path returns one record instead of a listing.
     :param minimum_records: number of records, at least 1 (templated).
-    :param fields: the fields to return of each record that counts, None if it lacks one. The first one
-        identifies a record, so each record has to have it, as an integer or text (templated).
+    :param fields: the fields to return of each record that counts, None if it lacks one. The first
+        one identifies a record, so each record has to have it, as an integer or text (templated).
     :param fsm_conn_id: the Airflow connection (templated).
 
     For other arguments see Airflow's ``BaseSensorOperator``.
@@ -50,7 +52,13 @@ class FsmRecordSensor(FsmBaseSensor):
     :return: ``fields`` of each record that counts, as a list of dictionaries.
     """
 
-    template_fields: tuple[str, ...] = ("fsm_conn_id", "path", "query_params", "minimum_records", "fields")
+    template_fields: tuple[str, ...] = (
+        "fsm_conn_id",
+        "path",
+        "query_params",
+        "minimum_records",
+        "fields",
+    )
     option_parsers: ClassVar[OptionParsers] = {
         **PATH,
         "query_params": _parse_query,
@@ -80,14 +88,18 @@ class FsmRecordSensor(FsmBaseSensor):
         self.fields = fields
         with bad_arguments_refused():
             if not callable(predicate):
-                raise FsmInputError(f"predicate: should be a function, not {type(predicate).__name__}")
+                raise FsmInputError(
+                    f"predicate: should be a function, not {type(predicate).__name__}"
+                )
             self.options(only_known=True)
 
     def begin(self, context: Context) -> str:
         self._options = self.options()
         number = self._options["minimum_records"]
         if self.single and number > 1:
-            raise FsmInputError(f"minimum_records: {number} is more than the one record of single=True")
+            raise FsmInputError(
+                f"minimum_records: {number} is more than the one record of single=True"
+            )
         records = "a record" if number == 1 else f"{number} records"
         name = getattr(self.predicate, "__name__", type(self.predicate).__name__)
         return f"{records} of {self.path} that {name} accepts"
@@ -101,7 +113,9 @@ class FsmRecordSensor(FsmBaseSensor):
         latest: dict[str, dict[str, Any] | None] = {}  # a record may have moved to a later page
         for index, record in enumerate(records):
             key = self._identifier(record, names[0], index)
-            latest[key] = {name: record.get(name) for name in names} if self.predicate(record) else None
+            latest[key] = (
+                {name: record.get(name) for name in names} if self.predicate(record) else None
+            )
         found = [one for one in latest.values() if one is not None]
         text = f"{len(found)} of {counted(minimum, 'record')}, of {len(latest)} at {self.path}"
         self._missing = {"text": text, "found": found}
@@ -113,10 +127,15 @@ class FsmRecordSensor(FsmBaseSensor):
         if not isinstance(record, dict):
             raise FsmResponseError(f"{where} is no record but {type(record).__name__}")
         identifier = record.get(field)
-        if isinstance(identifier, bool) or not isinstance(identifier, int | str) or identifier == "":
+        if (
+            isinstance(identifier, bool)
+            or not isinstance(identifier, int | str)
+            or identifier == ""
+        ):
             hint = ". If this is a listing, leave out single=True" if self.single else ""
             raise FsmInputError(
-                f"fields: {where} has no integer or text as {field!r}: let the first of fields be one that "
-                f"identifies each record; it has {', '.join(list(record)[:MAX_SHOWN_FIELDS]) or 'none'}{hint}"
+                f"fields: {where} has no integer or text as {field!r}: let the first of fields be "
+                "one that identifies each record; it has "
+                f"{', '.join(list(record)[:MAX_SHOWN_FIELDS]) or 'none'}{hint}"
             )
         return str(identifier)

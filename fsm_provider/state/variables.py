@@ -1,8 +1,8 @@
 """Airflow Variables, in tasks and in processes that have a database.
 
-Airflow says "not found" also where its database is away. So where a Variable seems absent, a task of Airflow
-3.3 lists names, which fails then. Before 3.3, one that is not found may be unreadable: nothing rests on its
-absence.
+Airflow says "not found" also where its database is away. So where a Variable seems absent, a task
+of Airflow 3.3 lists names, which fails then. Before 3.3, one that is not found may be unreadable:
+nothing rests on its absence.
 """
 
 from __future__ import annotations
@@ -33,7 +33,11 @@ def read_variable(key: str) -> str | None:
     return value
 
 
-@retry(stop=stop_after_attempt(WRITE_ATTEMPTS), wait=wait_random_exponential(0.1, max=1.0), reraise=True)
+@retry(
+    stop=stop_after_attempt(WRITE_ATTEMPTS),
+    wait=wait_random_exponential(0.1, max=1.0),
+    reraise=True,
+)
 def write_variable(key: str, value: str) -> None:
     """Set a Variable, and read it, as some versions of Airflow only log that they could not set it."""
     Variable.set(key, value)
@@ -54,7 +58,9 @@ def read_variable_in_server(key: str) -> str | None:
 
 
 def variables_in_server(prefix: str) -> list[str]:
-    """Return those in Airflow's database whose names begin so, but for those that cannot be decrypted."""
+    """Return those in Airflow's database whose names begin so, but for those that cannot be
+    decrypted.
+    """
     from airflow.models import Variable as StoredVariable
 
     found = _stored(StoredVariable.key.startswith(prefix, autoescape=True))

@@ -39,7 +39,15 @@ a fault is one of:
 GET /jobs lists the jobs, and GET /jobs/ID returns one. A browser needs no token and gets a page."""
 RECEIVER = re.compile(r"http://.+/fsm/webhooks/(\w+)/(\w+)/([^/?]+)")
 """The URL of this package's receiver, for an object of a connection."""
-PARAMETERS = ("port", "token", "dialect", "cursor_param", "page_size", "properties", "idempotency_header")
+PARAMETERS = (
+    "port",
+    "token",
+    "dialect",
+    "cursor_param",
+    "page_size",
+    "properties",
+    "idempotency_header",
+)
 SIGNING_SECRET = "whsec_ZmFrZS1zaWduaW5nLXNlY3JldA=="  # noqa: S105 - a fake's
 
 
@@ -52,9 +60,14 @@ def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Name
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--port", type=_number(int, 0, 65535), default=8400, help="0: any free port (default: %(default)s)"
+        "--port",
+        type=_number(int, 0, 65535),
+        default=8400,
+        help="0: any free port (default: %(default)s)",
     )
-    parser.add_argument("--token", default="fake-token", help="accepted bearer token (default: %(default)s)")
+    parser.add_argument(
+        "--token", default="fake-token", help="accepted bearer token (default: %(default)s)"
+    )
     parser.add_argument(
         "--dialect",
         choices=get_args(Dialect),
@@ -62,10 +75,15 @@ def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Name
         help="types of the pagination fields (default: %(default)s, which differs by listing)",
     )
     parser.add_argument(
-        "--cursor-param", default="cursor", help="query parameter of a cursor (default: %(default)s)"
+        "--cursor-param",
+        default="cursor",
+        help="query parameter of a cursor (default: %(default)s)",
     )
     parser.add_argument(
-        "--page-size", type=_number(int, 1), default=100, help="records per page (default: %(default)s)"
+        "--page-size",
+        type=_number(int, 1),
+        default=100,
+        help="records per page (default: %(default)s)",
     )
     parser.add_argument(
         "--idempotency-header",
@@ -129,11 +147,15 @@ def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Name
         parser.error("--form-name needs --form-after")
     for property_id, name in given.forms:
         if given.properties and property_id not in given.properties:
-            parser.error(f"argument --form: {property_id}:{name}: --property does not name this property")
+            parser.error(
+                f"argument --form: {property_id}:{name}: --property does not name this property"
+            )
     return given
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider.testing") -> int:
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider.testing"
+) -> int:
     """Serve until SIGINT or SIGTERM."""
     given = parse_arguments(arguments, prog)
     logging.basicConfig(stream=sys.stdout, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
@@ -147,7 +169,9 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     # A ledger or a watermark knows the identifiers of an earlier fake.
     id_offset = 10_000 * secrets.randbelow(200_000)
     service = FakeFieldService(
-        **{name: getattr(given, name) for name in PARAMETERS}, engineer=engineer, id_offset=id_offset
+        **{name: getattr(given, name) for name in PARAMETERS},
+        engineer=engineer,
+        id_offset=id_offset,
     )
     for method, path, fault, calls in given.faults:
         service.fail(method, path, fault, calls=calls, every=calls is None)
@@ -189,7 +213,9 @@ def _number(kind: type[Any], minimum: float, maximum: float = inf) -> Callable[[
             number = -inf
         if not minimum <= number <= maximum or number == inf:
             most = "" if maximum == inf else f", at most {maximum}"
-            raise argparse.ArgumentTypeError(f"should be a number, at least {minimum}{most}: {text!r}")
+            raise argparse.ArgumentTypeError(
+                f"should be a number, at least {minimum}{most}: {text!r}"
+            )
         return number
 
     return parse
@@ -203,7 +229,9 @@ def _header(text: str) -> str:
 
 def _target(text: str) -> str:
     if not re.fullmatch(r"http://(127\.0\.0\.1|localhost)(:[0-9]{1,5})?/[!-~]*", text):
-        raise argparse.ArgumentTypeError(f"should begin with http://127.0.0.1 and a port, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"should begin with http://127.0.0.1 and a port, not {text!r}"
+        )
     return text
 
 
@@ -211,7 +239,9 @@ def _signing_secret(text: str) -> str:
     with suppress(ValueError):
         if len(base64.b64decode(text.removeprefix("whsec_"), validate=True)) >= 16:
             return text
-    raise argparse.ArgumentTypeError("should be base64 of at least 16 bytes, after whsec_ or without it")
+    raise argparse.ArgumentTypeError(
+        "should be base64 of at least 16 bytes, after whsec_ or without it"
+    )
 
 
 def _form(text: str) -> tuple[int, str]:

@@ -23,8 +23,12 @@ def create_app(settings: Settings, state: ServiceState, *, base_path: str) -> Fa
     endpoints = _Endpoints(settings, state)
     app = FastAPI(openapi_url=None, redirect_slashes=False)
     ours = [Depends(endpoints.authorise)]
-    app.get(f"{base_path}/assetDynamicFieldValues", dependencies=ours)(endpoints.list_asset_dynamic_fields)
-    app.post(f"{base_path}/properties/{{property_id}}/jobs", dependencies=ours)(endpoints.create_job)
+    app.get(f"{base_path}/assetDynamicFieldValues", dependencies=ours)(
+        endpoints.list_asset_dynamic_fields
+    )
+    app.post(f"{base_path}/properties/{{property_id}}/jobs", dependencies=ours)(
+        endpoints.create_job
+    )
     app.get(f"{base_path}/forms", dependencies=ours)(endpoints.list_forms)
     app.get(f"{base_path}/forms/{{form_id}}/pdf", dependencies=ours)(endpoints.form_pdf)
     app.post(f"{base_path}/settings/webhooks", dependencies=ours)(endpoints.register_webhook)
@@ -67,7 +71,12 @@ class _Endpoints:
             return {**form.record, **changed}
 
         return self._list(
-            request, "forms", self._state.forms, show, criteria, lambda form: form.matches(equal, at_least)
+            request,
+            "forms",
+            self._state.forms,
+            show,
+            criteria,
+            lambda form: form.matches(equal, at_least),
         )
 
     async def form_pdf(self, form_id: str) -> Response:
@@ -139,7 +148,9 @@ class _Endpoints:
                     criteria,
                     matches,
                     cursor=None if settings.ignore_cursor else query.get(settings.cursor_param),
-                    size=parsing.parse_page_size(query, settings.page_size_param, settings.page_size),
+                    size=parsing.parse_page_size(
+                        query, settings.page_size_param, settings.page_size
+                    ),
                     string_cursors=wire.paginates_in_strings(kind, settings.dialect),
                     cursors_from_zero=settings.cursors_from_zero,
                 )
@@ -147,7 +158,9 @@ class _Endpoints:
                 raise HTTPException(409, str(error)) from error
             now = datetime.now(settings.server_timezone)
             records = [show(record) for record in page.records]
-            return JSONResponse(wire.envelope(kind, page, records, dialect=settings.dialect, now=now))
+            return JSONResponse(
+                wire.envelope(kind, page, records, dialect=settings.dialect, now=now)
+            )
 
 
 def _is_browser(request: Request) -> bool:

@@ -78,7 +78,9 @@ class Connection(H11Protocol):
         self._abandon_response()
         if not self.transport.is_closing():
             lingering = struct.pack("ii", 1, 0)
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, lingering)
+            self.transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, lingering
+            )
             self.transport.abort()
 
     def _abandon_response(self) -> None:

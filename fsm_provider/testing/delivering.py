@@ -1,4 +1,5 @@
-"""Webhook deliveries of jobs, only to targets on this machine; the specification does not show them.
+"""Webhook deliveries of jobs, only to targets on this machine; the specification does not show
+them.
 
 Nothing here is shared with the receiver of deliveries, so that the two cannot share a mistake.
 """
@@ -27,7 +28,8 @@ from fsm_provider.testing.schedule import Schedule
 log: logging.Logger = logging.getLogger("fsm_provider.testing")
 
 Sign = Callable[[str, str, int, bytes], Mapping[str, str]]
-"""Makes the headers of a delivery from secret, delivery's identifier, seconds since 1970, and body."""
+"""Makes the headers of a delivery from secret, delivery's identifier, seconds since 1970, and body.
+"""
 
 HOST = "127.0.0.1"
 EVENT_TYPES = ["jobs.created", "jobs.updated"]
@@ -37,7 +39,9 @@ EVENT_TYPES = ["jobs.created", "jobs.updated"]
 def standard_webhooks(secret: str, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Sign as https://www.standardwebhooks.com specifies."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
-    signature = hmac.new(key, f"{delivery_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    signature = hmac.new(
+        key, f"{delivery_id}.{timestamp}.".encode() + body, hashlib.sha256
+    ).digest()
     return {
         "webhook-id": delivery_id,
         "webhook-timestamp": str(timestamp),
@@ -50,7 +54,8 @@ class Deliveries:
     """How registered targets on 127.0.0.1 are notified of jobs.
 
     :param sign: makes the headers that authenticate a delivery.
-    :param attempts: consecutive failed attempts, without a 2xx response, after which a delivery is dropped.
+    :param attempts: consecutive failed attempts, without a 2xx response, after which a delivery is
+        dropped.
     :param backoff: seconds before the second attempt; doubled each time.
     :param max_backoff: the longest wait before an attempt, in seconds.
     :param timeout: seconds to wait for a response.
@@ -112,7 +117,9 @@ class Deliverer:
         self._random = random.Random(deliveries.seed)  # noqa: S311 - for tests
         self.schedule: Schedule = Schedule("fsm-deliveries", threads=4)
 
-    def deliver(self, event_type: str, job: Mapping[str, Any], webhooks: list[dict[str, Any]]) -> None:
+    def deliver(
+        self, event_type: str, job: Mapping[str, Any], webhooks: list[dict[str, Any]]
+    ) -> None:
         """Schedule the deliveries of a job."""
         timestamp = datetime.now(UTC).isoformat(timespec="milliseconds")
         payload = {"type": event_type, "timestamp": timestamp, "data": job}
@@ -120,7 +127,9 @@ class Deliverer:
             if event_type not in webhook["eventTypes"]:
                 continue
             if urlsplit(webhook["targetURL"]).hostname not in (HOST, "localhost"):
-                log.info("webhook %d is not delivered: its target is not on %s", webhook["id"], HOST)
+                log.info(
+                    "webhook %d is not delivered: its target is not on %s", webhook["id"], HOST
+                )
                 continue
             identifier = f"msg_{secrets.token_hex(12)}"
             body = json.dumps(payload, default=str).encode()
@@ -156,12 +165,20 @@ class Deliverer:
     def _post(self, delivery: _Delivery) -> int | None:
         parts = urlsplit(delivery.webhook["targetURL"])
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path or "/"
-        secret, identifier, body = delivery.webhook["signingSecret"], delivery.identifier, delivery.body
+        secret, identifier, body = (
+            delivery.webhook["signingSecret"],
+            delivery.identifier,
+            delivery.body,
+        )
         headers = self._deliveries.sign(secret, identifier, int(time.time()), body)
         timeout = self._deliveries.timeout
         try:
-            with closing(http.client.HTTPConnection(HOST, parts.port or 80, timeout=timeout)) as connection:
-                connection.request("POST", path, body, {"Content-Type": "application/json", **headers})
+            with closing(
+                http.client.HTTPConnection(HOST, parts.port or 80, timeout=timeout)
+            ) as connection:
+                connection.request(
+                    "POST", path, body, {"Content-Type": "application/json", **headers}
+                )
                 return connection.getresponse().status
         except (OSError, ValueError, http.client.HTTPException):
             return None

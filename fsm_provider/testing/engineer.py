@@ -14,8 +14,8 @@ from fsm_provider.testing.state import ServiceState
 class Engineer:
     """Which forms are completed against every new job, and when.
 
-    After half the time to its first form, the ``status`` of a job is ``In Progress``, and after its last
-    form ``Completed``; the specification shows only ``Open``.
+    After half the time to its first form, the ``status`` of a job is ``In Progress``, and after its
+    last form ``Completed``; the specification shows only ``Open``.
 
     :param after: seconds from the creation of a job to its first form.
     :param form_names: the forms completed against each job, in this order.
@@ -29,7 +29,9 @@ class Engineer:
     def accept(self, job_id: int, state: ServiceState, schedule: Schedule) -> None:
         """Schedule the work on a new job."""
         first = due = time.monotonic() + self.after
-        schedule.call(first - self.after / 2, partial(state.update_job, job_id, {"status": "In Progress"}))
+        schedule.call(
+            first - self.after / 2, partial(state.update_job, job_id, {"status": "In Progress"})
+        )
         for index, form_name in enumerate(self.form_names):
             due = first + index * self.every
             schedule.call(due, partial(state.complete_form, job_id, form_name))

@@ -19,7 +19,8 @@ from fsm_provider.testing.settings import Settings
 class Response:
     """A status, headers and a complete body.
 
-    :param headers: names in lower case; ``content-length`` is not among them but made from the body.
+    :param headers: names in lower case; ``content-length`` is not among them but made from the
+        body.
     """
 
     status: int
@@ -57,7 +58,9 @@ class Exchange:
         self._connection: Connection = request.scope["state"]["connection"]
 
     async def handle(self) -> Response:
-        """Handle the request, e.g. store the job, and return the correct response without sending it."""
+        """Handle the request, e.g. store the job, and return the correct response without sending
+        it.
+        """
         return await self._handle()
 
     def record(self, status: int | None) -> None:
@@ -77,7 +80,9 @@ class Exchange:
         await self._begin(response)
         await self._send_body(response.body, more=False)
 
-    async def respond_in_part(self, response: Response, at: int | None, *, chunked: bool = False) -> None:
+    async def respond_in_part(
+        self, response: Response, at: int | None, *, chunked: bool = False
+    ) -> None:
         """Send the headers of the complete response and its body up to ``at``.
 
         :param at: bytes; default: half of them; negative: all but so many.
@@ -124,7 +129,8 @@ class Exchange:
                 "type": "http.response.start",
                 "status": response.status,
                 "headers": [
-                    (name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+                    (name.encode("latin-1"), value.encode("latin-1"))
+                    for name, value in headers.items()
                 ],
             }
         )

@@ -31,8 +31,8 @@ class FakeFaults:
     ) -> ScriptedFault:
         """Play a fault instead of the correct response, by default at the first matching call.
 
-        Each scripted fault counts its own calls, from 1, beginning now. If several faults match a call,
-        the one scripted last is played::
+        Each scripted fault counts its own calls, from 1, beginning now. If several faults match a
+        call, the one scripted last is played::
 
             service.fail("POST", "/properties/*/jobs", faults.Reset(after_handling=True))
             service.fail("GET", "/forms", faults.Status(503), calls=(1, 2))
@@ -78,8 +78,8 @@ class FakeFaults:
     ) -> Iterator[list[tuple[str, int]]]:
         """Reset connections within a ``with`` block, before a request is read.
 
-        A connection, new or kept alive, is reset (RST) at the first bytes of a request. These requests
-        are not recorded, as they were not read::
+        A connection, new or kept alive, is reset (RST) at the first bytes of a request. These
+        requests are not recorded, as they were not read::
 
             with service.reset_connections(1) as was_reset:
                 hook.list_forms()

@@ -52,7 +52,9 @@ class FakeFileHost(FakeFaults):
         self._port = listener.getsockname()[1]
         app = FastAPI(openapi_url=None)
         app.get("/forms/{form_id}/pdf")(self._pdf)
-        self._server = serve(app, listener, replace(self._service.settings), self._recorded, self._script)
+        self._server = serve(
+            app, listener, replace(self._service.settings), self._recorded, self._script
+        )
         self._service.settings.pdf_url = self.pdf_url
         return self
 

@@ -1,6 +1,8 @@
-"""Test runs of DAGs that completed forms start: what watcher, triggerer and scheduler do, in one call.
+"""Test runs of DAGs that completed forms start: what watcher, triggerer and scheduler do, in one
+call.
 
-Unlike the fake, this is made of what it tests: the poll, its filters and the event are the watcher's own.
+Unlike the fake, this is made of what it tests: the poll, its filters and the event are the
+watcher's own.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.forms import FormReference
 
-CONFIGURATION = f"{FsmFormConfigurationTrigger.__module__}.{FsmFormConfigurationTrigger.__qualname__}"
+CONFIGURATION = (
+    f"{FsmFormConfigurationTrigger.__module__}.{FsmFormConfigurationTrigger.__qualname__}"
+)
 MAX_NAMED = 10
 """Forms in one message."""
 
@@ -48,14 +52,21 @@ class FormRuns:
         self._event_ids: list[int] = []
 
     def run(
-        self, dag: DAG, *, other_events: Mapping[str, dict[str, Any]] | None = None, **arguments: Any
+        self,
+        dag: DAG,
+        *,
+        other_events: Mapping[str, dict[str, Any]] | None = None,
+        **arguments: Any,
     ) -> DagRun:
         """Run a DAG as Airflow would after the next poll of its assets.
 
-        The run has no logical date, and its events are in Airflow's database, where its tasks read them.
+        The run has no logical date, and its events are in Airflow's database, where its tasks read
+        them.
 
-        :param dag: a DAG with assets of :func:`~fsm_provider.assets.forms.completed_forms` in its schedule.
-        :param other_events: the extra of an event of each other asset that starts the run too, by its name.
+        :param dag: a DAG with assets of :func:`~fsm_provider.assets.forms.completed_forms` in its
+            schedule.
+        :param other_events: the extra of an event of each other asset that starts the run too, by
+            its name.
         :param arguments: arguments of ``dag.test()``.
         :return: the run, which has ended.
         :raises ValueError: if the schedule has no asset of completed forms, or none that is named.
@@ -67,17 +78,20 @@ class FormRuns:
         watches = {name: watch for name, asset in assets.items() if (watch := _watch_of(asset))}
         if not watches:
             raise ValueError(
-                f"The DAG '{dag.dag_id}' has no asset of completed_forms in its schedule, so no form starts "
-                f"it. Its assets: {', '.join(assets) or 'none'}"
+                f"The DAG '{dag.dag_id}' has no asset of completed_forms in its schedule, so no "
+                f"form starts it. Its assets: {', '.join(assets) or 'none'}"
             )
         extras = dict(other_events or {})
         others = assets.keys() - watches.keys()
         if unknown := extras.keys() - others:
             raise ValueError(
-                f"other_events: {', '.join(sorted(unknown))}: the DAG '{dag.dag_id}' has no other asset of "
-                f"this name. Its other assets: {', '.join(sorted(others)) or 'none'}"
+                f"other_events: {', '.join(sorted(unknown))}: the DAG '{dag.dag_id}' has no other "
+                f"asset of this name. Its other assets: {', '.join(sorted(others)) or 'none'}"
             )
-        missing = [f"other_events has none of the asset '{name}'" for name in sorted(others - extras.keys())]
+        missing = [
+            f"other_events has none of the asset '{name}'"
+            for name in sorted(others - extras.keys())
+        ]
         polled = []
         for name, watch in watches.items():
             watcher = self._watchers.setdefault((dag.dag_id, name), FormWatcher(watch))
@@ -135,7 +149,9 @@ class FormWatcher:
                 listing = list_once(client, wanted, self._watch["query_params"])
                 self._listed += listing.forms
                 self._tracker.ingest(listing.forms, listing.started)
-        return [form.reference for form in self._tracker.next_event(self._watch["max_forms_per_event"])]
+        return [
+            form.reference for form in self._tracker.next_event(self._watch["max_forms_per_event"])
+        ]
 
     def why_none(self) -> str:
         """Return a message about the last poll, which found no new form."""
@@ -143,8 +159,8 @@ class FormWatcher:
         named = [f"{one.id} '{one.reference['formName']}'" for one in self._listed[:MAX_NAMED]]
         more = ["..."] if len(self._listed) > MAX_NAMED else []
         return (
-            f"the asset '{self._watch['asset_name']}' has no new form. It asks for {asked}; listed: "
-            f"{', '.join(named + more) or 'none'}"
+            f"the asset '{self._watch['asset_name']}' has no new form. It asks for {asked}; "
+            f"listed: {', '.join(named + more) or 'none'}"
         )
 
     def record(self) -> None:
@@ -166,7 +182,9 @@ def _is_met(condition: Any, names: Collection[str]) -> bool:
         return hasattr(condition, "watchers") and condition.name in names
     parts = [_is_met(part, names) for part in condition.objects]
     # Since Airflow 3.2, timetables outside of airflow.sdk have classes of their own.
-    return all(parts) if type(condition).__name__ in ("AssetAll", "SerializedAssetAll") else any(parts)
+    return (
+        all(parts) if type(condition).__name__ in ("AssetAll", "SerializedAssetAll") else any(parts)
+    )
 
 
 def _watch_of(asset: Any) -> Watch | None:
@@ -174,7 +192,9 @@ def _watch_of(asset: Any) -> Watch | None:
     for watcher in asset.watchers:
         trigger = watcher.trigger
         classpath, arguments = (
-            (trigger["classpath"], trigger["kwargs"]) if isinstance(trigger, dict) else trigger.serialize()
+            (trigger["classpath"], trigger["kwargs"])
+            if isinstance(trigger, dict)
+            else trigger.serialize()
         )
         if classpath == CONFIGURATION:
             watch: Watch = json.loads(arguments["watch"])
@@ -183,7 +203,9 @@ def _watch_of(asset: Any) -> Watch | None:
 
 
 def _store_events(extras: list[tuple[Any, dict[str, Any]]]) -> list[int]:
-    """Store an event of each asset with an extra, as a triggerer does, and return their identifiers."""
+    """Store an event of each asset with an extra, as a triggerer does, and return their
+    identifiers.
+    """
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
@@ -214,7 +236,10 @@ def _started_by(event_ids: list[int], dag_id: str) -> Iterator[None]:
         for run in session.new:
             if not started and isinstance(run, DagRun) and run.dag_id == dag_id:
                 started.append(run)
-                run.run_type, run.triggered_by = DagRunType.ASSET_TRIGGERED, DagRunTriggeredByType.ASSET
+                run.run_type, run.triggered_by = (
+                    DagRunType.ASSET_TRIGGERED,
+                    DagRunTriggeredByType.ASSET,
+                )
                 run.run_id = DagRun.generate_run_id(run_type=run.run_type, run_after=run.run_after)
                 run.logical_date = run.data_interval_start = run.data_interval_end = None
                 events = session.scalars(select(AssetEvent).where(AssetEvent.id.in_(event_ids)))

@@ -89,7 +89,9 @@ def serve(
     script: Script,
     base_path: str = "",
 ) -> BackgroundServer:
-    """Start a server of an application, which records its requests and plays the faults of a script."""
+    """Start a server of an application, which records its requests and plays the faults of a
+    script.
+    """
     stopping = asyncio.Event()
     front = Front(app, settings, state, script, base_path=base_path, stopping=stopping)
     server = BackgroundServer(front, listener, stopping)

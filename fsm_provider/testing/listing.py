@@ -39,8 +39,8 @@ class _Bookmark:
 class Listing(Generic[T]):
     """Records in the order they were added, read page by page.
 
-    A cursor stands for its listing's filters and the position of its page's first record, so records
-    added during a listing appear at its end and never shift a page.
+    A cursor stands for its listing's filters and the position of its page's first record, so
+    records added during a listing appear at its end and never shift a page.
     """
 
     def __init__(self) -> None:
@@ -68,13 +68,17 @@ class Listing(Generic[T]):
         else:
             here = self._bookmark(cursor, criteria)
         positions = (
-            position for position in range(here.start, len(self.records)) if matches(self.records[position])
+            position
+            for position in range(here.start, len(self.records))
+            if matches(self.records[position])
         )
         found = list(islice(positions, size + 1))
         next_cursor = None
         if len(found) > size:
             next_cursor = _new_cursor(string_cursors, here.number if cursors_from_zero else None)
-            there = _Bookmark(next_cursor, criteria, here.number + 1, found[size], here.total, here.cursor)
+            there = _Bookmark(
+                next_cursor, criteria, here.number + 1, found[size], here.total, here.cursor
+            )
             for bookmark in (here, there):
                 self._bookmarks[str(bookmark.cursor), criteria] = bookmark
         return Page(

@@ -29,8 +29,8 @@ LOWER_BOUNDS = ("createdOnDateTime[gte]", "lastUpdatedOnDateTime[gte]")
 def parse_json(body: bytes) -> Any:
     """Parse a body; None where it is empty, not JSON, or cannot be serialised again.
 
-    Python parses NaN, infinities, lone surrogates and deep nesting, but cannot send them in a response:
-    it would fail with a 500 after the job was stored.
+    Python parses NaN, infinities, lone surrogates and deep nesting, but cannot send them in a
+    response: it would fail with a 500 after the job was stored.
     """
     try:
         parsed = json.loads(body)
@@ -55,7 +55,9 @@ async def read_job_body(request: Request) -> Record:
     return body
 
 
-def parse_lower_bounds(query: QueryParams, parse_time: Callable[[str], datetime]) -> dict[str, datetime]:
+def parse_lower_bounds(
+    query: QueryParams, parse_time: Callable[[str], datetime]
+) -> dict[str, datetime]:
     """Parse the time filters."""
     bounds = {}
     for name in LOWER_BOUNDS:
@@ -96,4 +98,9 @@ def parse_webhook(query: QueryParams, style: EventTypesStyle) -> Record:
     if not target_url:
         raise HTTPException(409, "targetURL is missing")
     description = query.get("description", "")
-    return {"description": description, "object": object_, "eventTypes": types, "targetURL": target_url}
+    return {
+        "description": description,
+        "object": object_,
+        "eventTypes": types,
+        "targetURL": target_url,
+    }

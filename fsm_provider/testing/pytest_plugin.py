@@ -29,8 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the setting ``fsm_dags_folder``."""
     parser.addini(
         DAGS_FOLDER,
-        "folder of DAG files to test, relative to the root folder: the tests use an isolated Airflow, "
-        "with an AIRFLOW_HOME that is removed at the end; the fixture fsm_dags returns the DAGs",
+        "folder of DAG files to test, relative to the root folder: the tests use an isolated "
+        "Airflow, with an AIRFLOW_HOME that is removed at the end; the fixture fsm_dags returns "
+        "the DAGs",
     )
 
 
@@ -52,15 +53,18 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     environment.setenv("AIRFLOW__CORE__DAGS_FOLDER", str(folder))
     environment.setenv("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
     environment.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{home}/airflow.db")
-    environment.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", f"sqlite+aiosqlite:///{home}/airflow.db")
+    environment.setenv(
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_ASYNC", f"sqlite+aiosqlite:///{home}/airflow.db"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the marker ``fake_field_service``."""
     config.addinivalue_line(
         "markers",
-        "fake_field_service(*, fsm_conn_id='fsm_default', **parameters): the id of the connection to the "
-        "fixture of this name, and the parameters of its FakeFieldService, e.g. engineer",
+        "fake_field_service(*, fsm_conn_id='fsm_default', **parameters): the id of the "
+        "connection to the fixture of this name, and the parameters of its FakeFieldService, "
+        "e.g. engineer",
     )
 
 
@@ -92,13 +96,15 @@ def fake_field_service(
 def fsm_dags(request: pytest.FixtureRequest) -> Mapping[str, DAG]:
     """Return the DAGs of the folder ``fsm_dags_folder`` by their ids, in an isolated Airflow.
 
-    ``run = fsm_dags["work_order"].test()`` runs one to its end in this process, without a scheduler. The
-    Airflow has a temporary home and an SQLite database, created once per session. A file that cannot be
-    imported fails the tests that use this fixture. If ``fsm_dags_folder`` is not set, Airflow's settings
-    are unchanged, and this fixture fails.
+    ``run = fsm_dags["work_order"].test()`` runs one to its end in this process, without a
+    scheduler. The Airflow has a temporary home and an SQLite database, created once per session. A
+    file that cannot be imported fails the tests that use this fixture. If ``fsm_dags_folder`` is
+    not set, Airflow's settings are unchanged, and this fixture fails.
     """
     if not request.config.getini(DAGS_FOLDER):
-        pytest.fail(f"{DAGS_FOLDER} is not set: name the folder of your DAG files in pytest's settings")
+        pytest.fail(
+            f"{DAGS_FOLDER} is not set: name the folder of your DAG files in pytest's settings"
+        )
     _create_database()
     from airflow.models import DagBag
 
@@ -110,7 +116,9 @@ def fsm_dags(request: pytest.FixtureRequest) -> Mapping[str, DAG]:
 
 
 def _create_database() -> None:
-    """Create Airflow's tables, as ``airflow db migrate`` does, without importing Airflow a second time."""
+    """Create Airflow's tables, as ``airflow db migrate`` does, without importing Airflow a second
+    time.
+    """
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     with warnings.catch_warnings():
@@ -125,7 +133,8 @@ def _create_database() -> None:
 
 @pytest.fixture
 def run_with_completed_forms() -> Iterator[Callable[..., DagRun]]:
-    """Run a DAG that ``completed_forms`` starts, as if its assets were polled now. Needs Airflow 3.0.
+    """Run a DAG that ``completed_forms`` starts, as if its assets were polled now. Needs Airflow
+    3.0.
 
     ::
 
@@ -134,13 +143,15 @@ def run_with_completed_forms() -> Iterator[Callable[..., DagRun]]:
             run = run_with_completed_forms(fsm_dags["file_records"])
             assert run.state == "success"
 
-    A form that was in an event of the same DAG in this test is new again once it is updated. For the
-    arguments see ``fsm_provider.testing.form_runs.FormRuns.run``.
+    A form that was in an event of the same DAG in this test is new again once it is updated. For
+    the arguments see ``fsm_provider.testing.form_runs.FormRuns.run``.
     """
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
     if not AIRFLOW_V_3_0_PLUS:
-        pytest.fail("run_with_completed_forms needs Airflow 3.0 or newer: Airflow 2 has no asset watchers")
+        pytest.fail(
+            "run_with_completed_forms needs Airflow 3.0 or newer: Airflow 2 has no asset watchers"
+        )
     from fsm_provider.testing.form_runs import FormRuns
 
     with closing(FormRuns()) as runs:

@@ -16,7 +16,8 @@ DEFAULT_USAGE = {"scope": "standard", "fieldKey": "make", "fieldDescription": "M
 
 
 class FakeRecords:
-    """Records as the service writes them, with its field names and every field of the specification.
+    """Records as the service writes them, with its field names and every field of the
+    specification.
 
     Returned records are copies: changing them does not change the service's.
     """
@@ -129,7 +130,8 @@ class FakeRecords:
 
         :param property_ids: taken in turn.
         :param form_names: taken in turn.
-        :param first_created: aware time of the first form; default: such that the last form's is now.
+        :param first_created: aware time of the first form; default: such that the last form's is
+            now.
         :param interval: time from one form to the next.
         """
         start = first_created or datetime.now(UTC) - interval * (count - 1)
@@ -143,7 +145,9 @@ class FakeRecords:
                 updated=created,
             )
 
-    def update_form(self, form_id: int, *, updated: datetime | None = None, **fields: Any) -> Record:
+    def update_form(
+        self, form_id: int, *, updated: datetime | None = None, **fields: Any
+    ) -> Record:
         """Change a form, which keeps its place in the listing, and return it.
 
         :param updated: aware time of the change; default now.
@@ -162,7 +166,12 @@ class FakeRecords:
 
     def add_webhook(self, target_url: str, signing_secret: str) -> Record:
         """Register a webhook for every event of jobs, as if with the service itself, and return it."""
-        fields = {"description": "", "object": "jobs", "eventTypes": EVENT_TYPES, "targetURL": target_url}
+        fields = {
+            "description": "",
+            "object": "jobs",
+            "eventTypes": EVENT_TYPES,
+            "targetURL": target_url,
+        }
         return copy.deepcopy(self._state.add_webhook({**fields, "signingSecret": signing_secret}))
 
     def add_asset_dynamic_field(

@@ -24,7 +24,9 @@ class Schedule:
         self._threads: list[threading.Thread] = []
 
     def call(self, due: float, function: Callable[[], object]) -> None:
-        """Call a function at a time of the monotonic clock; of those due together, the first given first."""
+        """Call a function at a time of the monotonic clock; of those due together, the first given
+        first.
+        """
         with self._changed:
             heappush(self._calls, (due, next(self._numbers), function))
             self._start_threads()

@@ -29,7 +29,9 @@ class ScriptedFault:
         self._count = 0
 
     def __repr__(self) -> str:
-        return f"<{self._method} {self._path}: {self.fault}, {self.hits} hits in {self._count} calls>"
+        return (
+            f"<{self._method} {self._path}: {self.fault}, {self.hits} hits in {self._count} calls>"
+        )
 
     def counts(self, method: str, path: str) -> bool:
         """Count a matching request; return whether the fault is due."""

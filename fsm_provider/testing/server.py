@@ -50,7 +50,8 @@ class BackgroundServer:
     """One run of an ASGI application on a listening socket, which it closes at the end.
 
     :param stopping: set when the server stops; the application responds then without delay.
-    :param config: of uvicorn's, in place of the fake service's; only a :class:`Connection` can be reset.
+    :param config: of uvicorn's, in place of the fake service's; only a :class:`Connection` can be
+        reset.
     """
 
     def __init__(
@@ -114,7 +115,8 @@ class BackgroundServer:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn with a faster stop: its own loop checks only ten times a second, and waits for idle clients.
+    """Uvicorn with a faster stop: its own loop checks only ten times a second, and waits for idle
+    clients.
 
     A test suite that starts a service for each test would spend its time on that.
     """
@@ -151,7 +153,8 @@ class _Server(uvicorn.Server):
         return reserved
 
     async def _stop_accepting(self, server: asyncio.Server) -> None:
-        # A connection that is being accepted while the server closes would stay open, unknown to all.
+        # A connection that is being accepted while the server closes would stay open, unknown to
+        # all.
         for listener in server.sockets:
             self._loop.remove_reader(listener)
         for _ in range(TURNS_TO_ACCEPT):

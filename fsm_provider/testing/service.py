@@ -26,16 +26,18 @@ class FakeFieldService(FakeRecords, FakeFaults):
     """The four endpoints of the field-service API on 127.0.0.1, with their state.
 
     Records are the service's own JSON as dicts, with its field names and every field of the
-    specification. What the specification does not show is a parameter; ``settings`` changes it while the
-    service runs::
+    specification. What the specification does not show is a parameter; ``settings`` changes it
+    while the service runs::
 
         with FakeFieldService(engineer=Engineer(after=1)) as service:
             monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", service.connection_json())
             dag.test()
             assert [job["customerReference"] for job in service.jobs] == ["PO-1"]
 
-    :meth:`fail` makes it fail, in the ways of :mod:`fsm_provider.testing.faults`. A browser gets a page for
-    each job at its ``links.self``, and a list of them at ``/jobs``, without a token; others get JSON.
+    :meth:`fail` makes it fail, in the ways of :mod:`fsm_provider.testing.faults`. A browser gets a
+        page for
+    each job at its ``links.self``, and a list of them at ``/jobs``, without a token; others get
+    JSON.
 
     :param token: the one accepted bearer token.
     :param port: port to listen on; 0: any free one.
@@ -50,15 +52,16 @@ class FakeFieldService(FakeRecords, FakeFaults):
     :param latency: seconds between handling a request and responding.
     :param properties: the identifiers of existing properties; None: any integer.
     :param forbidden_tokens: tokens that get a 403.
-    :param event_types_style: how several event types are parsed from the query. ``last``: only the last of a
-        repeated ``eventTypes``; ``all``: each of them; ``brackets``: each
+    :param event_types_style: how several event types are parsed from the query. ``last``: only the
+        last of a repeated ``eventTypes``; ``all``: each of them; ``brackets``: each
         ``eventTypes[]``; ``comma``: the last, split at commas.
-    :param idempotency_header: the header that has the key of a write. One that is sent again with its key
-        takes effect once and is answered as it was first, but by a 422 if its content has changed; a refusal
-        is forgotten. None: there is none.
+    :param idempotency_header: the header that has the key of a write. One that is sent again with
+        its key takes effect once and is answered as it was first, but by a 422 if its content has
+        changed; a refusal is forgotten. None: there is none.
     :param deliveries: how registered webhooks are notified of jobs; only those with a target on
         127.0.0.1 are.
-    :param id_offset: what is added to each identifier: with 0, jobs begin at 1001 and forms at 5001.
+    :param id_offset: what is added to each identifier: with 0, jobs begin at 1001 and forms at
+        5001.
     """
 
     def __init__(
@@ -113,7 +116,9 @@ class FakeFieldService(FakeRecords, FakeFaults):
             self._port = listener.getsockname()[1]
             self._state.base_url = self._url()
             app = create_app(self.settings, self._state, base_path=self._base_path)
-            self._server = serve(app, listener, self.settings, self._state, self._script, self._base_path)
+            self._server = serve(
+                app, listener, self.settings, self._state, self._script, self._base_path
+            )
             self._deliverer.schedule.start()
             self._work.start()
         return self
@@ -151,7 +156,9 @@ class FakeFieldService(FakeRecords, FakeFaults):
             "conn_type": "fsm",
             "host": self.base_url,
             "password": settings["token"],
-            "extra": {name: settings[name] for name in defaults if settings[name] != defaults[name]},
+            "extra": {
+                name: settings[name] for name in defaults if settings[name] != defaults[name]
+            },
         }
 
     def connection_json(self) -> str:
@@ -174,7 +181,9 @@ class FakeFieldService(FakeRecords, FakeFaults):
         return [
             request
             for request in self.requests
-            if matches(request.method, request.path, method_pattern=method, path_pattern=path_pattern)
+            if matches(
+                request.method, request.path, method_pattern=method, path_pattern=path_pattern
+            )
         ]
 
     @property

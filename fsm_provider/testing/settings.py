@@ -32,8 +32,8 @@ class Settings:
         opaque one.
     :param parse_time: parses the bound of a time filter as an aware time; a ValueError refuses it.
     :param server_timezone: zone of ``meta.serverTime`` in the asset listing.
-    :param pdf_url: makes the ``formPDFURL`` of a form's identifier, anew at each listing; None: it is
-        the record's, by default at the service itself.
+    :param pdf_url: makes the ``formPDFURL`` of a form's identifier, anew at each listing; None: it
+        is the record's, by default at the service itself.
     """
 
     token: str

@@ -136,7 +136,9 @@ class ServiceState:
             self.deliveries.append(delivery)
             self.changed.notify_all()
 
-    def add_job(self, property_id: int, body: Mapping[str, Any], overrides: Mapping[str, Any]) -> Record:
+    def add_job(
+        self, property_id: int, body: Mapping[str, Any], overrides: Mapping[str, Any]
+    ) -> Record:
         """Create a job from a request body, with some fields replaced."""
         now = wire.truncate_to_milliseconds(datetime.now(UTC))
         with self.changed:
@@ -157,7 +159,11 @@ class ServiceState:
         updated = wire.timestamp(datetime.now(UTC))
         with self.changed:
             # A new one, as the other may be on its way into a response.
-            job = self.jobs[job_id] = {**self.jobs[job_id], "lastUpdatedOnDateTime": updated, **overrides}
+            job = self.jobs[job_id] = {
+                **self.jobs[job_id],
+                "lastUpdatedOnDateTime": updated,
+                **overrides,
+            }
             log.info("job %d: %s", job_id, job["status"])
             self.changed.notify_all()
         self._publish("jobs.updated", job)
@@ -190,7 +196,10 @@ class ServiceState:
         overrides: Mapping[str, Any] | None = None,
     ) -> Record:
         """Add a form, with some fields of its record replaced."""
-        created, updated = wire.truncate_to_milliseconds(created), wire.truncate_to_milliseconds(updated)
+        created, updated = (
+            wire.truncate_to_milliseconds(created),
+            wire.truncate_to_milliseconds(updated),
+        )
         with self.changed:
             record = wire.form_record(
                 next(self._form_ids),

@@ -53,7 +53,11 @@ def is_integer(text: str) -> bool:
 
 def is_skill(value: Any) -> bool:
     """Return whether a value is an element of a job's ``skills``."""
-    return isinstance(value, dict) and type(value.get("id")) is int and isinstance(value.get("skill"), str)
+    return (
+        isinstance(value, dict)
+        and type(value.get("id")) is int
+        and isinstance(value.get("skill"), str)
+    )
 
 
 def contact(id_name: str, contact_id: str) -> Record:
@@ -72,9 +76,10 @@ def job_record(
 ) -> Record:
     """Make the job that a request body creates.
 
-    Fields that are not given are empty: ``""``, ``0``, ``[]``, ``False``. Only the times of completion
-    and closure are None. Unknown fields of the request are copied, unless the service sets them. The
-    specification does not show ``skills`` in a request: elements that look like a job's are copied.
+    Fields that are not given are empty: ``""``, ``0``, ``[]``, ``False``. Only the times of
+    completion and closure are None. Unknown fields of the request are copied, unless the service
+    sets them. The specification does not show ``skills`` in a request: elements that look like a
+    job's are copied.
     """
     customer_contact_id = body.get("customerContactID", "")
     site_contact_id = body.get("siteContactID", "")
@@ -96,7 +101,9 @@ def job_record(
         "settingsJobDescriptionID": body.get("settingsJobDescriptionID", ""),
         "notes": body.get("notes", ""),
         "jobType": 1,
-        "skills": [skill for skill in skills if is_skill(skill)] if isinstance(skills, list) else [],
+        "skills": [skill for skill in skills if is_skill(skill)]
+        if isinstance(skills, list)
+        else [],
         "pipelineID": 1,
         "pipelineName": "Jobs",
         "stageID": 1,

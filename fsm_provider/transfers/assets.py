@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
     """Export the asset dynamic fields.
 
-    :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the file. There is one row for each
+    :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the file. There is one row for
+        each
     value in each use; a field without values, or without uses, still has one row. Columns are
     ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value: ``usedBy_scope``,
     ``values_id``, and so on. It is sorted by ``dynamicFieldID``.
@@ -35,7 +36,10 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            destination=destination, quote_formulas=quote_formulas, fsm_conn_id=fsm_conn_id, **kwargs
+            destination=destination,
+            quote_formulas=quote_formulas,
+            fsm_conn_id=fsm_conn_id,
+            **kwargs,
         )
         self.query_params = query_params
         with bad_arguments_refused():
@@ -50,7 +54,10 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
             context,
             schema,
             lambda: self.hook.client.pages(
-                endpoint.path, params=self.query_params, model=endpoint.response, max_pages=MAX_PAGES
+                endpoint.path,
+                params=self.query_params,
+                model=endpoint.response,
+                max_pages=MAX_PAGES,
             ),
             lambda listing, encode: entries_for_asset_fields(
                 (field for page in listing for field in page.data), schema, encode

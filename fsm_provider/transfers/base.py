@@ -47,7 +47,9 @@ def _parse_destination(name: str, value: Any) -> Any:
 def _parse_file(name: str, value: Any) -> Any:
     value = _parse_destination(name, value)
     if str(value).rpartition(".")[2] not in FORMATS:
-        raise FsmInputError(f"{name}: {value} should be a file whose name ends in .jsonl, .csv or .parquet")
+        raise FsmInputError(
+            f"{name}: {value} should be a file whose name ends in .jsonl, .csv or .parquet"
+        )
     return value
 
 
@@ -83,27 +85,33 @@ class FsmObjectStorageOperator(FsmBaseOperator):
 class FsmExportOperator(FsmObjectStorageOperator):
     """Base of operators that export a listing as a file.
 
-    The file is atomic, and replaces an older one. The listing is read to its end before it is written, into a
-    file on the worker's disk that disappears with the task's process (in ``TMPDIR``, else ``/var/tmp``; as
-    many bytes as the export has as text). Duplicate records are written once. Where the number of records
-    differs from the service's ``meta.totalRecords``, the listing is read once more; readings that differ fail
-    the task, which may be retried. The same records give the same bytes with one version of pyarrow.
+    The file is atomic, and replaces an older one. The listing is read to its end before it is
+    written, into a file on the worker's disk that disappears with the task's process (in
+    ``TMPDIR``, else ``/var/tmp``; as many bytes as the export has as text). Duplicate records are
+    written once. Where the number of records differs from the service's ``meta.totalRecords``, the
+    listing is read once more; readings that differ fail the task, which may be retried. The same
+    records give the same bytes with one version of pyarrow.
 
-    All formats have the same columns, named as the service names them; a field of a nested object has that
-    object's name and an underscore before it (``jobDetails_jobID``). They are 64-bit integers, text, or
-    times in UTC (with microseconds). ``_extra`` holds, as JSON text, fields without a column and values that
-    do not have their column's type; the column is then null. In CSV (RFC 4180, UTF-8), null and empty text
-    are both empty.
+    All formats have the same columns, named as the service names them; a field of a nested object
+    has that object's name and an underscore before it (``jobDetails_jobID``). They are 64-bit
+    integers, text, or times in UTC (with microseconds). ``_extra`` holds, as JSON text, fields
+    without a column and values that do not have their column's type; the column is then null. In
+    CSV (RFC 4180, UTF-8), null and empty text are both empty.
 
-    :param destination: the file, e.g. ``s3://bucket/forms.csv``, or an ``ObjectStoragePath``; it ends in
-        ``.jsonl``, ``.csv`` or ``.parquet`` (zstd; needs the extra ``parquet``) (templated).
-    :param quote_formulas: in CSV, put ``'`` before text that a spreadsheet would take for a formula: text
-        that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return (templated).
+    :param destination: the file, e.g. ``s3://bucket/forms.csv``, or an ``ObjectStoragePath``; it
+        ends in ``.jsonl``, ``.csv`` or ``.parquet`` (zstd; needs the extra ``parquet``)
+        (templated).
+    :param quote_formulas: in CSV, put ``'`` before text that a spreadsheet would take for a
+        formula: text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return
+        (templated).
     :return: the file's path, and how many rows and bytes.
     """
 
     template_fields: tuple[str, ...] = (*FsmObjectStorageOperator.template_fields, "quote_formulas")
-    option_parsers: ClassVar[OptionParsers] = {"destination": _parse_file, "quote_formulas": parse_flag}
+    option_parsers: ClassVar[OptionParsers] = {
+        "destination": _parse_file,
+        "quote_formulas": parse_flag,
+    }
 
     def __init__(self, *, quote_formulas: bool | str = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)

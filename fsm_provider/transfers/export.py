@@ -1,4 +1,6 @@
-"""Listings as files: records as rows with the same typed columns, whatever the data, sorted and written."""
+"""Listings as files: records as rows with the same typed columns, whatever the data, sorted and
+written.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def _parse_integer(value: Any) -> int:
 def _parse_time(value: Any) -> str:
     if type(value) is not datetime:
         raise TypeError
-    text: str = to_jsonable_python(value)  # a third of astimezone and isoformat, which cost most of a row
+    text: str = to_jsonable_python(
+        value
+    )  # a third of astimezone and isoformat, which cost most of a row
     if text[-1] != "Z":
         text = to_jsonable_python(value.astimezone(UTC))
     return text if "." in text else f"{text[:-1]}.000000Z"
@@ -97,11 +101,15 @@ class Schema:
         self.columns: list[Column] = [*columns, Column(EXTRA, "", "text")]
         self.names: list[str] = [column.name for column in self.columns]
         self._parsers = {column.name: _PARSERS[column.kind] for column in columns}
-        self._others = [(i, _PARSERS[kind]) for i, (_, _, kind) in enumerate(columns) if kind != "text"]
+        self._others = [
+            (i, _PARSERS[kind]) for i, (_, _, kind) in enumerate(columns) if kind != "text"
+        ]
         self._texts = itemgetter(*(i for i, (_, _, kind) in enumerate(columns) if kind == "text"))
         self._values = attrgetter(*(column.path for column in columns))
         nested = {column.path.rpartition(".")[0] for column in columns}
-        self._extras = attrgetter(*(f"{path}.__pydantic_extra__".lstrip(".") for path in sorted(nested)))
+        self._extras = attrgetter(
+            *(f"{path}.__pydantic_extra__".lstrip(".") for path in sorted(nested))
+        )
 
     def row(self, record: Record) -> Row:
         try:
@@ -132,7 +140,11 @@ class Schema:
                 continue
             try:
                 fitting[column] = self._parsers[column](value)
-            except (KeyError, TypeError, OverflowError):  # the last: a time at the end of the calendar
+            except (
+                KeyError,
+                TypeError,
+                OverflowError,
+            ):  # the last: a time at the end of the calendar
                 others[column] = value
         others.update((prefix + name, value) for name, value in (record.model_extra or {}).items())
 
@@ -147,7 +159,9 @@ def _columns_for(model: type[Record], prefix: str = "", path: str = "") -> Itera
 
 
 def _type_for(field: FieldInfo) -> Any:
-    """Return the type of a field's values: X for ``X | None`` or ``list[X] | None``, annotated or not."""
+    """Return the type of a field's values: X for ``X | None`` or ``list[X] | None``, annotated or
+    not.
+    """
     kind: Any = field.annotation
     while alternatives := get_args(kind):
         kind = alternatives[0]
@@ -181,7 +195,9 @@ def entries_for_forms(forms: Iterable[Form], schema: Schema, encode: Encoder) ->
 def entries_for_asset_fields(
     fields: Iterable[AssetDynamicField], schema: Schema, encode: Encoder
 ) -> Iterator[Entry]:
-    """Yield an entry for each record, with a row for each value in each use; a field may have several."""
+    """Yield an entry for each record, with a row for each value in each use; a field may have
+    several.
+    """
     for field in fields:
         rows = [
             schema.row(field.model_copy(update={"values": value, "used_by": use}))
@@ -214,11 +230,15 @@ class SortBuffer:
     def fill(self, entries: Iterable[Entry]) -> None:
         self._database.execute("BEGIN")
         thresholds = gc.get_threshold()
-        gc.set_threshold(10_000)  # else each page's records, which have no cycles, start a collection
+        gc.set_threshold(
+            10_000
+        )  # else each page's records, which have no cycles, start a collection
         try:
             self._database.executemany(_ADD, _counted(entries))
         except OverflowError:
-            raise FsmResponseError("nothing is exported: an identifier has more than 64 bits") from None
+            raise FsmResponseError(
+                "nothing is exported: an identifier has more than 64 bits"
+            ) from None
         finally:
             gc.set_threshold(*thresholds)
         self._database.execute("CREATE INDEX sorted ON entries (sort_key, id)")
@@ -230,7 +250,9 @@ class SortBuffer:
         return digest.digest()
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """Yield the content, sorted by time and id, and count its rows; a chunk never splits an entry."""
+        """Yield the content, sorted by time and id, and count its rows; a chunk never splits an
+        entry.
+        """
         chunk, size = [], 0
         query = "SELECT lines, content FROM entries ORDER BY sort_key, id"
         for lines, content in self._database.execute(query):
@@ -269,8 +291,8 @@ def read_completely(
             if identifiers == earlier:
                 if mismatch:
                     logger.warning(
-                        "Two readings of the listing gave the same records, which are exported: the "
-                        "service's meta.totalRecords seems to count something else (%s)",
+                        "Two readings of the listing gave the same records, which are exported: "
+                        "the service's meta.totalRecords seems to count something else (%s)",
                         mismatch,
                     )
                 yield buffer
@@ -279,8 +301,8 @@ def read_completely(
             logger.info("The listing is read once more: %s", mismatch)
         earlier = identifiers
     raise FsmResponseError(
-        "nothing is exported: two readings of the listing differ from each other and from the service's "
-        f"totals. {mismatch}. Retry when fewer records are changing"
+        "nothing is exported: two readings of the listing differ from each other and from the "
+        f"service's totals. {mismatch}. Retry when fewer records are changing"
     )
 
 
@@ -295,15 +317,17 @@ def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> tuple[Enco
         return encode, lambda file, chunks: file.writelines(map(b"".join, chain(header, chunks)))
     if not find_spec("pyarrow"):
         raise FsmInputError(
-            "destination: a .parquet file needs pyarrow: install airflow-provider-fsm[parquet], or choose "
-            ".jsonl or .csv"
+            "destination: a .parquet file needs pyarrow: install airflow-provider-fsm[parquet], "
+            "or choose .jsonl or .csv"
         )
     return _encode_cells, lambda file, chunks: _write_parquet(file, schema, chunks)
 
 
 def _json_encoder(schema: Schema) -> Encoder:
     names = schema.names
-    return lambda rows: b"".join([to_json(dict(zip(names, row, strict=True))) + b"\n" for row in rows])
+    return lambda rows: b"".join(
+        [to_json(dict(zip(names, row, strict=True))) + b"\n" for row in rows]
+    )
 
 
 def _csv_encoder(quote_formulas: bool) -> Encoder:
@@ -322,16 +346,25 @@ def _csv_encoder(quote_formulas: bool) -> Encoder:
 
 
 def _encode_cells(rows: list[Row]) -> bytes:
-    return marshal.dumps([*chain.from_iterable(rows)], 2)  # later versions encode equal rows differently
+    return marshal.dumps(
+        [*chain.from_iterable(rows)], 2
+    )  # later versions encode equal rows differently
 
 
 def _write_parquet(file: BinaryIO, schema: Schema, chunks: Iterable[list[bytes]]) -> None:
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow import parquet
 
-    types = {"integer": pyarrow.int64(), "text": pyarrow.string(), "time": pyarrow.timestamp("us", tz="UTC")}
+    types = {
+        "integer": pyarrow.int64(),
+        "text": pyarrow.string(),
+        "time": pyarrow.timestamp("us", tz="UTC"),
+    }
     columns = pyarrow.schema([(column.name, types[column.kind]) for column in schema.columns])
-    width, pool = len(columns), pyarrow.system_memory_pool()  # the default one returns little memory
+    width, pool = (
+        len(columns),
+        pyarrow.system_memory_pool(),
+    )  # the default one returns little memory
     with parquet.ParquetWriter(file, columns, compression="zstd") as writer:
         for chunk in chunks:
             cells = [*chain.from_iterable(map(marshal.loads, chunk))]

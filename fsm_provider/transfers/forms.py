@@ -13,7 +13,12 @@ from airflow.providers.common.compat.sdk import AirflowException
 from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import ALL_FILTERS, matching_forms, parse_forms
-from fsm_provider.operators.base import FormFilterArguments, OptionParsers, bad_arguments_refused, is_known
+from fsm_provider.operators.base import (
+    FormFilterArguments,
+    OptionParsers,
+    bad_arguments_refused,
+    is_known,
+)
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
 
 if TYPE_CHECKING:
@@ -28,29 +33,33 @@ if TYPE_CHECKING:
 class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     """Store the PDFs of forms in any storage that Airflow reaches, each version of a form once.
 
-    The path of a PDF is ``property=7/job=21/form=5001/v=2026-11-22T014200.123000Z.pdf``, with the form's
-    ``lastUpdatedOnDateTime`` in UTC. Files are atomic: one that is there is complete, and not fetched again.
-    A changed form is a further file. What is there is known from one listing of the folder.
+    The path of a PDF is ``property=7/job=21/form=5001/v=2026-11-22T014200.123000Z.pdf``, with the
+    form's ``lastUpdatedOnDateTime`` in UTC. Files are atomic: one that is there is complete, and
+    not fetched again. A changed form is a further file. What is there is known from one listing of
+    the folder.
 
-    The token goes to the connection's own scheme, host and port, and nowhere else. Where the URL of a PDF is
-    missing, has expired or is refused, the form is looked up in the listing, with the narrowest filter that
-    matches all such forms: for bare ids, that is the full listing. Its current version is then stored.
+    The token goes to the connection's own scheme, host and port, and nowhere else. Where the URL of
+    a PDF is missing, has expired or is refused, the form is looked up in the listing, with the
+    narrowest filter that matches all such forms: for bare ids, that is the full listing. Its
+    current version is then stored.
 
-    One form that fails does not stop the others; the task fails at the end, and is retried where that could
-    help. After twenty transient failures in a row, the remaining forms are not tried.
+    One form that fails does not stop the others; the task fails at the end, and is retried where
+    that could help. After twenty transient failures in a row, the remaining forms are not tried.
 
-    :param forms: references, as the sensor, ``forms_from_events`` or a listing give them, full records or
-        bare ids, as a list, the output of another task, or a template that gives JSON (templated).
-    :param destination: the folder, e.g. ``s3://bucket/forms``, or an ``ObjectStoragePath`` (templated).
+    :param forms: references, as the sensor, ``forms_from_events`` or a listing give them, full
+        records or bare ids, as a list, the output of another task, or a template that gives JSON
+        (templated).
+    :param destination: the folder, e.g. ``s3://bucket/forms``, or an ``ObjectStoragePath``
+        (templated).
     :param max_concurrency: PDFs at once, 1 to 64 (templated).
     :param max_bytes: a larger PDF is refused (templated).
     :param max_seconds: limit of the total time of all requests for one PDF (templated).
-    :param allow_private_addresses: allow PDFs on hosts in a private network, other than the connection's
-        own (templated). Behind a proxy, the proxy decides what a name resolves to.
+    :param allow_private_addresses: allow PDFs on hosts in a private network, other than the
+        connection's own (templated). Behind a proxy, the proxy decides what a name resolves to.
     :param fsm_conn_id: the Airflow connection of the service (templated).
-    :return: ``paths``, one for each of ``forms``, in order, for ``ObjectStoragePath``, or None where the PDF
-        is not stored; how many were ``stored``, ``skipped`` (stored before), ``failed`` and ``not_tried``;
-        and the ``bytes`` stored. Also where the task fails.
+    :return: ``paths``, one for each of ``forms``, in order, for ``ObjectStoragePath``, or None
+        where the PDF is not stored; how many were ``stored``, ``skipped`` (stored before),
+        ``failed`` and ``not_tried``; and the ``bytes`` stored. Also where the task fails.
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
@@ -118,12 +127,12 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     """Export completed forms, one row each.
 
     :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the file. It is sorted by
-    ``createdOnDateTime`` and ``id``. If the listing returns two versions of a form, the one that was updated
-    last is written. ``formPDFURL``, which may be signed, is left out.
+    ``createdOnDateTime`` and ``id``. If the listing returns two versions of a form, the one that
+    was updated last is written. ``formPDFURL``, which may be signed, is left out.
 
-    :param created_before: created before this time: ISO 8601 text or a ``datetime``, UTC if without a zone
-        (templated). It is applied here rather than by the service; a form whose time cannot be parsed is in
-        every window.
+    :param created_before: created before this time: ISO 8601 text or a ``datetime``, UTC if without
+        a zone (templated). It is applied here rather than by the service; a form whose time cannot
+        be parsed is in every window.
     """
 
     records = "forms"
@@ -135,7 +144,9 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     )
     option_parsers: ClassVar[OptionParsers] = {
         **FsmExportOperator.option_parsers,
-        "created_before": lambda name, value: None if value is None else validation.parse_time(name, value),
+        "created_before": lambda name, value: (
+            None if value is None else validation.parse_time(name, value)
+        ),
     }
 
     def __init__(
@@ -158,7 +169,10 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(
-            destination=destination, quote_formulas=quote_formulas, fsm_conn_id=fsm_conn_id, **kwargs
+            destination=destination,
+            quote_formulas=quote_formulas,
+            fsm_conn_id=fsm_conn_id,
+            **kwargs,
         )
         self.property_id = property_id
         self.job_id = job_id
@@ -184,14 +198,20 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         return self.export(
             context,
             schema,
-            lambda: self.hook.client.form_pages(self.form_filter(), self.query_params, max_pages=MAX_PAGES),
+            lambda: self.hook.client.form_pages(
+                self.form_filter(), self.query_params, max_pages=MAX_PAGES
+            ),
             lambda listing, encode: entries_for_forms(self._forms(listing, before), schema, encode),
         )
 
     def _forms(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
         for form in chain.from_iterable(matching_forms(listing, self.form_filter())):
             created = form.created_on_date_time
-            if created_before is None or not isinstance(created, datetime) or created < created_before:
+            if (
+                created_before is None
+                or not isinstance(created, datetime)
+                or created < created_before
+            ):
                 yield form
 
     def _check_window(self, *, only_known: bool = False) -> datetime | None:

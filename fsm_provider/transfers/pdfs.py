@@ -63,8 +63,8 @@ class _Item:
 class PdfTransfer:
     """Stores the PDFs of forms.
 
-    A form whose URL is missing, has expired or is refused is looked up in the listing, repeatedly as long as
-    that helps.
+    A form whose URL is missing, has expired or is refused is looked up in the listing, repeatedly
+    as long as that helps.
 
     :param forms: references to forms, records of forms, or bare identifiers.
     :param limits: for each PDF.
@@ -81,7 +81,9 @@ class PdfTransfer:
         **limits: Unpack[PdfLimits],
     ) -> None:
         self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
-        self._items = [_Item(form) for form in parse_forms(forms, self._hook.client.settings.server_timezone)]
+        self._items = [
+            _Item(form) for form in parse_forms(forms, self._hook.client.settings.server_timezone)
+        ]
         self._files = files
         self._concurrency = max_concurrency
         self._limits = limits
@@ -117,7 +119,11 @@ class PdfTransfer:
         passing = [item.error for item in self._items if item.error and not item.error.permanent]
         fail_in_part(
             self._summary(),
-            [f"forms[{index}]: {item.error}" for index, item in enumerate(self._items) if item.error],
+            [
+                f"forms[{index}]: {item.error}"
+                for index, item in enumerate(self._items)
+                if item.error
+            ],
             all_are_in="the log",
             retry=bool(passing) or any(item.outcome == "not_tried" for item in self._items),
             passing_error=passing[-1] if passing else None,
@@ -126,14 +132,19 @@ class PdfTransfer:
     def _counts(self) -> dict[str, int]:
         outcomes = Counter[str](item.outcome for item in self._items)
         return {
-            **{outcome: outcomes[outcome] for outcome in ("stored", "skipped", "failed", "not_tried")},
+            **{
+                outcome: outcomes[outcome]
+                for outcome in ("stored", "skipped", "failed", "not_tried")
+            },
             "bytes": sum({item.name: item.size for item in self._items if item.size}.values()),
         }
 
     def _summary(self) -> str:
         counts = self._counts()
         size = counts.pop("bytes")
-        parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items() if number]
+        parts = [
+            f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items() if number
+        ]
         done = ", ".join(parts) or "nothing to do"
         return f"{counted(len(self._items), 'PDF')}: {done}; {size:,} bytes"
 
@@ -147,7 +158,10 @@ class PdfTransfer:
         there = self._already_there(by_name)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-pdf") as pool:
             try:
-                works = [pool.submit(self._process, one, some, one in there) for one, some in by_name.items()]
+                works = [
+                    pool.submit(self._process, one, some, one in there)
+                    for one, some in by_name.items()
+                ]
                 for work in works:
                     work.result()
             except BaseException:
@@ -155,7 +169,9 @@ class PdfTransfer:
                 raise
 
     def _already_there(self, names: Collection[str]) -> set[str]:
-        """Return which of these files are stored, from one listing of the folder that they have in common."""
+        """Return which of these files are stored, from one listing of the folder that they have in
+        common.
+        """
         if not names:
             return set()
         folder = self._files.folder
@@ -179,7 +195,9 @@ class PdfTransfer:
         except errors.FsmError as caught:
             error = caught
         except Exception as caught:  # noqa: BLE001 - each storage's library has errors of its own
-            error = errors.FsmStorageError(f"form {form.id}: {name}: {type(caught).__name__}: {caught}")
+            error = errors.FsmStorageError(
+                f"form {form.id}: {name}: {type(caught).__name__}: {caught}"
+            )
         for item in same:
             if error:
                 item.fail(error)
@@ -192,7 +210,9 @@ class PdfTransfer:
 
     def _fetch(self, name: str, form: Form) -> int:
         return self._hook.client.download_pdf(
-            form, lambda chunks: self._files.store(name, self._until_stopped(chunks)), **self._limits
+            form,
+            lambda chunks: self._files.store(name, self._until_stopped(chunks)),
+            **self._limits,
         )
 
     def _until_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -244,7 +264,9 @@ def path_for(form: Form) -> str:
     :raises errors.FsmPdfUrlError: for a form without a readable version.
     """
     if (updated := _utc(form.last_updated_on_date_time)) is None:
-        raise errors.FsmPdfUrlError(f"form {form.id}: its record has no readable lastUpdatedOnDateTime")
+        raise errors.FsmPdfUrlError(
+            f"form {form.id}: its record has no readable lastUpdatedOnDateTime"
+        )
     property_id, job_id = (
         quote("unknown" if value in (None, "") else str(value), safe="", errors="backslashreplace")
         for value in (form.property_id, job_id_from(form))

@@ -27,13 +27,16 @@ else:
 MIN_DEFERRAL = 15.0
 """Seconds that a trigger waits, at least, before its event.
 
-Airflow fails a task that is queued again before the scheduler has noticed the end of the process that
-deferred it. On two busy cores that took up to 11 s from the deferral.
+Airflow fails a task that is queued again before the scheduler has noticed the end of the process
+that deferred it. On two busy cores that took up to 11 s from the deferral.
 """
 TIMEOUT_GRACE = 60.0
-"""Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running."""
+"""Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running.
+"""
 MAX_RESTART_DELAY = 30.0
-"""Seconds after an event in which a restart confirms it; a later one may be another's, with a reused ID."""
+"""Seconds after an event in which a restart confirms it; a later one may be another's, with a
+reused ID.
+"""
 Key = tuple[int | None, str]
 Kept = tuple["AssetEvents", AsyncGenerator[dict[str, Any]], "asyncio.Task[None]"]
 _kept: dict[Key, Kept] = {}
@@ -53,7 +56,8 @@ class DataclassTrigger:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FsmFormTrigger(DataclassTrigger, BaseTrigger):
-    """Wait until it is worth another poll on the worker, which decides; fire once, with ``{"wait": {...}}``.
+    """Wait until it is worth another poll on the worker, which decides; fire once, with ``{"wait":
+    {...}}``.
 
     :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
     :param wait: a :class:`fsm_provider.polling.waits.Deferral` as JSON values.
@@ -83,7 +87,9 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         wait, asked = self._wait(deferral), (self.filters, self.query_params, self.poll_interval)
         timer = asyncio.get_running_loop().call_later(left, wait.wake)
         try:
-            with joined(Source.of(self.fsm_conn_id, deferral.service, *asked), wait, deferral.covered_since):
+            with joined(
+                Source.of(self.fsm_conn_id, deferral.service, *asked), wait, deferral.covered_since
+            ):
                 await wait.woken
         finally:
             timer.cancel()
@@ -112,23 +118,28 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
-    """Emit newly completed forms as ``{"asset_name": ..., "question": {...}, "forms": [...references...]}``.
+    """Emit newly completed forms as ``{"asset_name": ..., "question": {...}, "forms":
+    [...references...]}``.
 
-    What it held is stored with the asset once an event is in Airflow's database. Airflow 3.3 confirms that to
-    the trigger's stream. Before, the trigger ends after each event, and Airflow restarts it then, with its ID
-    and in the same process. Without that, the event is emitted again.
+    What it held is stored with the asset once an event is in Airflow's database. Airflow 3.3
+    confirms that to the trigger's stream. Before, the trigger ends after each event, and Airflow
+    restarts it then, with its ID and in the same process. Without that, the event is emitted again.
 
-    What to poll for comes from an :class:`FsmFormConfigurationTrigger` through the asset's state: Airflow
-    replaces a trigger whose arguments change, and where two DAGs disagree leaves the asset without.
+    What to poll for comes from an :class:`FsmFormConfigurationTrigger` through the asset's state:
+    Airflow replaces a trigger whose arguments change, and where two DAGs disagree leaves the asset
+    without.
 
-    :param fsm_conn_id: the asset's connection, which names the database of that state before Airflow 3.3.
+    :param fsm_conn_id: the asset's connection, which names the database of that state before
+        Airflow 3.3.
     """
 
     asset_name: str
     fsm_conn_id: str
 
     def shared_stream_key(self) -> str:
-        """Return the key of a stream of its own: a trigger that replaces it does not get its events."""
+        """Return the key of a stream of its own: a trigger that replaces it does not get its
+        events.
+        """
         return f"fsm form events {self.trigger_id} {self.asset_name}"
 
     @classmethod
@@ -188,8 +199,9 @@ class FormEventProducer(SharedStreamProducer):
 class FsmFormConfigurationTrigger(DataclassTrigger, BaseEventTrigger):
     """Pass the configuration to the watcher of an asset; emits no event.
 
-    :param watch: a :class:`fsm_provider.polling.tracker.Watch` as JSON, which is the same at each parsing,
-        or Airflow would take it for a new trigger. Airflow 3.2 damages dictionaries among the arguments.
+    :param watch: a :class:`fsm_provider.polling.tracker.Watch` as JSON, which is the same at each
+        parsing, or Airflow would take it for a new trigger. Airflow 3.2 damages dictionaries among
+        the arguments.
     """
 
     watch: str

@@ -1,4 +1,6 @@
-"""``python -m fsm_provider ledger``: look at what was sent once, and record what a person has found out."""
+"""``python -m fsm_provider ledger``: look at what was sent once, and record what a person has found
+out.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger") -> int:
+def main(
+    arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger"
+) -> int:
     options = _make_parser(prog).parse_args(arguments)
     with ExitStack() as stack:
         with quiet_airflow():
@@ -64,7 +68,9 @@ def opened(fsm_conn_id: str, newest: int | None = None) -> Iterator[Ledgers]:
     from fsm_provider.state.database import open_database
     from fsm_provider.writes.sql_ledger import SqlLedgers
 
-    engine = open_database(settings.state_conn_id, lambda one: hook_on(read_connection_outside_of_tasks(one)))
+    engine = open_database(
+        settings.state_conn_id, lambda one: hook_on(read_connection_outside_of_tasks(one))
+    )
     try:
         yield SqlLedgers(engine, settings.service)
     finally:
@@ -118,7 +124,9 @@ def _only(entries: Sequence[Entry], options: argparse.Namespace) -> Entry:
     return wanted[0]
 
 
-def settle(ledgers: Ledgers, entry: Entry, is_made: bool, job_id: int | None, by: str, why: str) -> str:
+def settle(
+    ledgers: Ledgers, entry: Entry, is_made: bool, job_id: int | None, by: str, why: str
+) -> str:
     """Record what a person has found out about a write; return a sentence about it.
 
     :param job_id: of what is made; None if it has none.
@@ -129,8 +137,14 @@ def settle(ledgers: Ledgers, entry: Entry, is_made: bool, job_id: int | None, by
     if is_made and job_id is None and row.kind == "job" and row.state != "done":
         raise RefusedError(f"'{row.key}' is a job: give its id")
     for _, other in ledgers.rows(("done",), str(job_id)) if is_made and row.kind == "job" else ():
-        if other.kind == "job" and other.result_id == job_id and (other.by, other.id) != (row.by, row.id):
-            raise RefusedError(f"'{row.key}' was not settled: job {job_id} is that of key '{other.key}'")
+        if (
+            other.kind == "job"
+            and other.result_id == job_id
+            and (other.by, other.id) != (row.by, row.id)
+        ):
+            raise RefusedError(
+                f"'{row.key}' was not settled: job {job_id} is that of key '{other.key}'"
+            )
     who = says("made" if is_made else "not created", by, why)
     result = None if not is_made else {} if job_id is None else {"id": job_id}
     change(entry, partial(settled, row, result, who), who, "settled")
@@ -154,7 +168,9 @@ def change(entry: Entry, apply: Change, who: str, done: str) -> None:
     if who in (after.note or ""):
         return
     if after.lease_left > 0 and (after.state == "done") == (done == "forgotten"):
-        raise RefusedError(f"{refused}: a request may be on its way for another {after.lease_left:.0f} s")
+        raise RefusedError(
+            f"{refused}: a request may be on its way for another {after.lease_left:.0f} s"
+        )
     with_id = f", with id {after.result_id}" if after.result_id else ""
     raise RefusedError(f"{refused}: it is {after.state}{with_id}")
 
@@ -169,19 +185,31 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     user = None
     with suppress(ImportError, KeyError, OSError):  # a container's user may have no name
         user = getuser()
-    who.add_argument("--by", metavar="NAME", default=user, required=user is None, help="who you are")
-    who.add_argument("--why", type=str.strip, metavar="TEXT", required=True, help="kept with the row")
+    who.add_argument(
+        "--by", metavar="NAME", default=user, required=user is None, help="who you are"
+    )
+    who.add_argument(
+        "--why", type=str.strip, metavar="TEXT", required=True, help="kept with the row"
+    )
     one = parser.subcommand("list", "show what was sent", task)
     one.add_argument("--key", type=str.strip, help="only of this key")
     one.add_argument("--uncertain", action="store_true", help="only what may exist or not")
     one.add_argument("--limit", type=_positive, metavar="N", help="only the N that were sent last")
     one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
     text = "record what became of a write that is uncertain, after a look into the service"
-    outcome = parser.subcommand("settle", text, task, who).add_mutually_exclusive_group(required=True)
-    outcome.add_argument("--job-id", "--id", type=_positive, metavar="N", help="it exists, with this id")
+    outcome = parser.subcommand("settle", text, task, who).add_mutually_exclusive_group(
+        required=True
+    )
+    outcome.add_argument(
+        "--job-id", "--id", type=_positive, metavar="N", help="it exists, with this id"
+    )
     outcome.add_argument("--done", action="store_true", help="it was carried out, and has no id")
-    outcome.add_argument("--not-created", action="store_true", help="nothing was written: send it again")
-    parser.subcommand("forget", "have a write that is done sent again by the next attempt", task, who)
+    outcome.add_argument(
+        "--not-created", action="store_true", help="nothing was written: send it again"
+    )
+    parser.subcommand(
+        "forget", "have a write that is done sent again by the next attempt", task, who
+    )
     return parser
 
 

@@ -7,8 +7,8 @@ A write is a row of a ledger, in one of four states:
 ``done``       it was written: nobody sends it again
 ``uncertain``  it was sent, and nobody knows what became of it
 
-A :data:`Change` is applied to the row as it is now, in a transaction that has locked it: it returns the row
-as it is to be, or the same row if the change does not apply. ``read_at`` is the time now.
+A :data:`Change` is applied to the row as it is now, in a transaction that has locked it: it returns
+the row as it is to be, or the same row if the change does not apply. ``read_at`` is the time now.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ class Row:
 
     :param id: the digest of the key, which identifies the write within its scope.
     :param service: base URL and account.
-    :param digest: of service, ``what`` (method and path) and content, by which the write is verified.
+    :param digest: of service, ``what`` (method and path) and content, by which the write is
+        verified.
     :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
     :param owner: identifies the claim; only who made it records what became of it.
-    :param was_uncertain: when it was claimed: if this request is refused, an earlier one may have worked.
+    :param was_uncertain: when it was claimed: if this request is refused, an earlier one may have
+        worked.
     :param token: header and value by which the service recognises it, joined by a colon.
     :param result: what is kept of the response: ``id`` and times.
     :param note: what people have settled, and responses that came late.
@@ -109,7 +111,9 @@ def planned(
     except (ValueError, TypeError, RecursionError) as error:
         raise FsmInputError(f"{what}: its content cannot be written as JSON: {error}") from None
     row_id = digest_for(key)
-    return Row(id=row_id, key=key, service=service, digest=digest, kind=kind, what=what, by=by, **about)
+    return Row(
+        id=row_id, key=key, service=service, digest=digest, kind=kind, what=what, by=by, **about
+    )
 
 
 @dataclass(eq=False)
@@ -191,7 +195,9 @@ def succeeded(claim: Row, result: dict[str, Any], row: Row) -> Row:
     if row.owner == claim.owner:
         return replace(row, state="done", result=result, error=None)
     if row.state == "free":
-        return replace(claim, state="done", result=result, lease_until=row.lease_until, note=row.note)
+        return replace(
+            claim, state="done", result=result, lease_until=row.lease_until, note=row.note
+        )
     late = f"a late response to {claim.by}: {claim.kind} {result.get('id', '')} was made"
     return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
 
@@ -247,9 +253,14 @@ def forgotten(seen: Row, who: str, row: Row) -> Row:
 
 
 def check_input(
-    writes: Collection[Write], known: Collection[str], rows: Collection[Row], is_mapped: bool, is_shared: bool
+    writes: Collection[Write],
+    known: Collection[str],
+    rows: Collection[Row],
+    is_mapped: bool,
+    is_shared: bool,
 ) -> None:
-    """Refuse input in which a new write may be an earlier one, edited, or moved from another map index.
+    """Refuse input in which a new write may be an earlier one, edited, or moved from another map
+    index.
 
     :param known: the ids of those writes that have a row already.
     :param rows: those that this map index has sent or planned.
@@ -262,11 +273,14 @@ def check_input(
     sent = [row for row in rows if row.state != "free"]
     gone = [row for row in sent if row.id not in ids]
     if new and (gone or (sent and is_mapped)):
-        before, may_be = (gone or sent)[0], "the same, edited" if gone else "one of another map index, moved"
+        before, may_be = (
+            (gone or sent)[0],
+            "the same, edited" if gone else "one of another map index, moved",
+        )
         raise FsmInputError(
-            f"this task has sent {before} (key '{before.key}'), and {new[0]} (key '{new[0].key}') is new in "
-            f"its input: it may be {may_be}. Restore it, or start another run, with a key for each write; "
-            "a key of a mapped task needs a database, as state_conn_id"
+            f"this task has sent {before} (key '{before.key}'), and {new[0]} (key '{new[0].key}') "
+            f"is new in its input: it may be {may_be}. Restore it, or start another run, with a "
+            "key for each write; a key of a mapped task needs a database, as state_conn_id"
         )
 
 

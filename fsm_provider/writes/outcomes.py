@@ -22,14 +22,14 @@ MADE: frozenset[Outcome] = frozenset({"created", "existing"})
 class JobOutcome(TypedDict):
     """The outcome of one input: no less and no more than is known.
 
-    ``created``: by this attempt. ``existing``: by an earlier one, or by another task. ``rejected``: the
-    service answered with an error; after a 409 it may exist already. ``uncertain``: it may exist or not.
-    ``not_created``: it does not exist, and another attempt may create it; or its key is that of another job,
-    which ``error`` names. ``valid``: in a dry run.
+    ``created``: by this attempt. ``existing``: by an earlier one, or by another task. ``rejected``:
+    the service answered with an error; after a 409 it may exist already. ``uncertain``: it may
+    exist or not. ``not_created``: it does not exist, and another attempt may create it; or its key
+    is that of another job, which ``error`` names. ``valid``: in a dry run.
 
-    ``propertyID`` and ``customerReference`` are those of what was sent with the key. ``by`` is the task that
-    sent it before, as ``dag_id``, ``run_id``, ``task_id``, ``map_index`` and ``airflow``; None for what this
-    attempt has sent, and what nobody has.
+    ``propertyID`` and ``customerReference`` are those of what was sent with the key. ``by`` is the
+    task that sent it before, as ``dag_id``, ``run_id``, ``task_id``, ``map_index`` and ``airflow``;
+    None for what this attempt has sent, and what nobody has.
     """
 
     index: int
@@ -68,14 +68,25 @@ def _uncertain(one: Write, where: str, fsm_conn_id: str) -> errors.FsmError:
     if not one.is_as_sent:
         reason += f"; that is what was sent{where} with this key: the input is another now, and was not sent"
     method, _, path = row.what.partition(" ")
-    task = ["--conn-id", fsm_conn_id, "--dag", row.by.dag_id, "--run", row.by.run_id, "--why", "..."]
+    task = [
+        "--conn-id",
+        fsm_conn_id,
+        "--dag",
+        row.by.dag_id,
+        "--run",
+        row.by.run_id,
+        "--why",
+        "...",
+    ]
     end = shlex.join(["--"] * row.key.startswith("-") + [row.key])
     command = f"python -m fsm_provider ledger settle {shlex.join(task)} --job-id N {end}"
     is_repeatable = one.error is not None and not one.error.permanent
     kind = errors.FsmRepeatableWriteError if is_repeatable else errors.FsmUncertainWriteError
     subject = {"key": row.key, **row.about}
     said = getattr(one.error, "body_excerpt", "")
-    error = kind(method, path, f"{reason} (sent by {row.by})", _sent_at(row), subject, said, command)
+    error = kind(
+        method, path, f"{reason} (sent by {row.by})", _sent_at(row), subject, said, command
+    )
     error.__cause__ = one.error
     return error
 

@@ -1,7 +1,7 @@
 """Send writes, each once: the one loop of all operators that write.
 
-The calling thread alone touches the ledger; other threads do nothing but send. What has ended is recorded
-before anything is looked up or claimed. Only what the ledger returns as claimed is sent.
+The calling thread alone touches the ledger; other threads do nothing but send. What has ended is
+recorded before anything is looked up or claimed. Only what the ledger returns as claimed is sent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class Runner:
 
     :param by: the task that runs.
     :param send: sends a write once, with headers; returns the response.
-    :param find: looks up what is uncertain, once no request of it can be on its way; returns its id.
+    :param find: looks up what is uncertain, once no request of it can be on its way; returns its
+        id.
     :param create_uncertain: send again what was uncertain when the attempt began.
     """
 
@@ -76,7 +77,9 @@ class Runner:
         self._lost_in_a_row = 0
 
     def load(self, writes: Collection[Write]) -> None:
-        """Read what is known of writes; refuse input in which a new one may be an earlier one, edited."""
+        """Read what is known of writes; refuse input in which a new one may be an earlier one,
+        edited.
+        """
         self.writes = {one.planned.id: one for one in writes}
         known = self.ledger.load(self.writes)
         for row_id, one in self.writes.items():
@@ -90,7 +93,8 @@ class Runner:
     def run(self) -> None:
         """Send what is missing; return once nothing is in flight and all is recorded.
 
-        :raises Exception: what the ledger raises. What was in flight then is awaited, recorded or logged.
+        :raises Exception: what the ledger raises. What was in flight then is awaited, recorded or
+            logged.
         """
         rows = self.ledger.plan([one.row for one in self.writes.values() if one.row is one.planned])
         for row_id, one in self.writes.items():
@@ -101,7 +105,9 @@ class Runner:
                 while True:
                     self._look_again()
                     self._claim_next(pool)
-                    if not self._flying and (self.stop_reason or not (self._waiting or self._resting)):
+                    if not self._flying and (
+                        self.stop_reason or not (self._waiting or self._resting)
+                    ):
                         break
                     self._await_ends()
             except BaseException as error:
@@ -113,18 +119,26 @@ class Runner:
                         self._take_end(*self._flying.pop(future), future)
                 self._record_and_claim({})
         # Others may have sent what this attempt has not.
-        rows = self.ledger.load([row_id for row_id, one in self.writes.items() if one.row.state != "done"])
+        rows = self.ledger.load(
+            [row_id for row_id, one in self.writes.items() if one.row.state != "done"]
+        )
         for row_id, one in self.writes.items():
             one.row = rows.get(row_id, one.row)
             self.hook.metrics.incr("writes", outcome=one.outcome)
 
     def stop(self, reason: str) -> None:
-        """Send nothing more; what is in flight is finished and recorded. A signal handler may call it."""
+        """Send nothing more; what is in flight is finished and recorded. A signal handler may call
+        it.
+        """
         self.stop_reason = self.stop_reason or reason
 
     def error_of(self, one: Write) -> FsmError | None:
         """Return why a write is not known to have been made; None if it is."""
-        return None if one.outcome in MADE else why_not_made(one, self.stop_reason, self.hook.fsm_conn_id)
+        return (
+            None
+            if one.outcome in MADE
+            else why_not_made(one, self.stop_reason, self.hook.fsm_conn_id)
+        )
 
     def _route(self, one: Write) -> None:
         """Put a write where its row says: to be sent, to be looked at again, or at its end."""
@@ -139,7 +153,9 @@ class Runner:
         elif is_open and not self._look_up(one) and one.may_resend:
             self._waiting.append(one)
         elif one.outcome == "created":
-            logger.info("%s: created, %s", one.row, result_of(one.row, self._client.settings.web_url))
+            logger.info(
+                "%s: created, %s", one.row, result_of(one.row, self._client.settings.web_url)
+            )
         elif (error := self.error_of(one)) and len(self.writes) > 1:  # else the task fails with it
             logger.error("%s: %s: %s", one.row, one.outcome, error)
 
@@ -147,7 +163,9 @@ class Runner:
         self._resting.append(one)
         if one.awaited != why:
             one.awaited, until = why, datetime.now(UTC) + timedelta(seconds=one.row.lease_left)
-            logger.info("%s (key '%s'): %s: waiting until %s", one.row, one.row.key, why, f"{until:%T} UTC")
+            logger.info(
+                "%s (key '%s'): %s: waiting until %s", one.row, one.row.key, why, f"{until:%T} UTC"
+            )
 
     def _look_again(self) -> None:
         if not self._resting or self.stop_reason:
@@ -174,11 +192,15 @@ class Runner:
         if one.row.state == "done":
             logger.info("%s: the look-up found %s", row, found_id)
         else:
-            logger.warning("%s: the look-up found %s, which may be that of another write", row, found_id)
+            logger.warning(
+                "%s: the look-up found %s, which may be that of another write", row, found_id
+            )
         return True
 
     def _recognises(self, one: Write) -> bool:
-        """Return whether the service recognises an uncertain write by its token if it is sent again."""
+        """Return whether the service recognises an uncertain write by its token if it is sent
+        again.
+        """
         row, settings = one.row, self._client.settings
         if row.state != "uncertain" or row.token is None or not one.is_as_sent:
             return False
@@ -186,13 +208,17 @@ class Runner:
         return is_known and row.token.startswith(f"{(settings.idempotency_header or '').lower()}:")
 
     def _claim_of(self, one: Write) -> Row:
-        """Return the claim of a write; its token is that of an earlier request while the service knows it."""
+        """Return the claim of a write; its token is that of an earlier request while the service
+        knows it.
+        """
         header = self._client.settings.idempotency_header
         token, token_at = f"{header.lower()}:{uuid4().hex}" if header else None, 0
         if header and self._recognises(one):
             token, token_at = one.row.token, one.row.token_at
         owner = f"{self._id}-{next(self._numbers)}"
-        return replace(one.planned, by=self.by, state="sending", owner=owner, token=token, token_at=token_at)
+        return replace(
+            one.planned, by=self.by, state="sending", owner=owner, token=token, token_at=token_at
+        )
 
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""
@@ -202,7 +228,9 @@ class Runner:
         while self._waiting and len(claims) < room and self._take_slot():
             one = self._waiting.popleft()
             claims.append((one, self._claim_of(one)))
-        changes = {claim.id: partial(rules.claimed, claim, one.row, self._lease) for one, claim in claims}
+        changes = {
+            claim.id: partial(rules.claimed, claim, one.row, self._lease) for one, claim in claims
+        }
         rows = self._record_and_claim(changes)
         for one, claim in claims:
             one.row = rows[claim.id]
@@ -214,7 +242,9 @@ class Runner:
                 self._route(one)
 
     def _record_and_claim(self, claims: Mapping[str, Change]) -> dict[str, Row]:
-        """Record what has ended, and claim, in one transaction; put what has ended where its row says."""
+        """Record what has ended, and claim, in one transaction; put what has ended where its row
+        says.
+        """
         if not (self._to_record or claims):
             return {}
         try:
@@ -224,7 +254,9 @@ class Runner:
                 if one.is_created:
                     made = f"{one.row.kind} {kept(one.response).get('id', '')} (key '{one.row.key}') was made"
                     logger.error(text := f"{made}, and cannot be recorded: settle it with that id")
-                    getattr(error, "add_detail", error.add_note)(text)  # SQLAlchemy's errors show details
+                    getattr(error, "add_detail", error.add_note)(
+                        text
+                    )  # SQLAlchemy's errors show details
             raise
         recorded, self._to_record = self._to_record, {}
         for one in map(self.writes.__getitem__, recorded):
@@ -234,7 +266,9 @@ class Runner:
             elif one.row.state == "uncertain":
                 self._lost_in_a_row += one.is_lost or one.is_created
                 if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
-                    self.stop(f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down")
+                    self.stop(
+                        f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down"
+                    )
             self._route(one)
         return rows
 
@@ -288,7 +322,9 @@ class Runner:
                 if one.is_over and isinstance(error, PASSING):
                     self.stop(f"every further request would fail with: {error}")
         except BaseException as error:
-            change = partial(rules.response_lost, claim, f"the request ended in {type(error).__name__}")
+            change = partial(
+                rules.response_lost, claim, f"the request ended in {type(error).__name__}"
+            )
             raise
         finally:
             self._to_record[claim.id] = change

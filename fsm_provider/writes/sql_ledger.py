@@ -1,7 +1,8 @@
 """The ledger in a SQL database: one table, whose constraints keep two tasks from sending one write.
 
-A change locks its rows, applies the rules of :mod:`fsm_provider.writes.ledger` to them as they are now, and
-writes them, in one transaction. The primary key allows a key one row, the other constraint a job.
+A change locks its rows, applies the rules of :mod:`fsm_provider.writes.ledger` to them as they are
+now, and writes them, in one transaction. The primary key allows a key one row, the other constraint
+a job.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ LEDGER = sa.Table(
     sa.Index("fsm_ledger_reference", "service_digest", "reference_digest"),
     **TABLE_OPTIONS,
 )
-"""A write each. ``job`` is the digest of a job's id; ``id``, ``subject`` and ``task`` are digests as well."""
+"""A write each. ``job`` is the digest of a job's id; ``id``, ``subject`` and ``task`` are digests
+as well.
+"""
 
 TASKS = sa.Table(
     "fsm_tasks",
@@ -68,11 +71,15 @@ TASKS = sa.Table(
 )
 """The service that a task of a run writes to, and a random id: another database has another."""
 
-_UPDATE = LEDGER.update().where(*(LEDGER.c[name] == sa.bindparam(f"its_{name}") for name in PRIMARY))
+_UPDATE = LEDGER.update().where(
+    *(LEDGER.c[name] == sa.bindparam(f"its_{name}") for name in PRIMARY)
+)
 
 
 def scope_of(task: Task, service: str, *, by_key: bool) -> str:
-    """Return the scope in which a key is written once: a service, or a task of a run with all map indexes."""
+    """Return the scope in which a key is written once: a service, or a task of a run with all map
+    indexes.
+    """
     if by_key:
         return f"keys-{digest_for(service, DIGITS - 5)}"
     return digest_for([task.airflow, task.dag_id, task.run_id, task.task_id])
@@ -111,7 +118,8 @@ class SqlLedger:
     def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
         """Apply changes by id; return the rows as they are afterwards.
 
-        That is one transaction, or one for each row if the id of a job is that of another row already.
+        That is one transaction, or one for each row if the id of a job is that of another row
+        already.
         """
         try:
             return in_transaction(self._engine, partial(self._change, changes=changes))
@@ -123,20 +131,26 @@ class SqlLedger:
         after = changes[row.id](row)
         is_holder = LEDGER.c.job == digest_for(after.result_id)
         with self._engine.connect() as connection:
-            key = connection.execute(sa.select(LEDGER.c.key).where(_is_of(row.service), is_holder)).scalar()
+            key = connection.execute(
+                sa.select(LEDGER.c.key).where(_is_of(row.service), is_holder)
+            ).scalar()
         shared = {row.id: partial(belongs_to_another, after, str(_unescaped(key) or ""))}
         return in_transaction(self._engine, partial(self._change, changes=shared))
 
     def rivals_of(self, row: Row) -> list[str]:
         """Return the keys of other writes that may have made what a look-up for a row finds."""
         others = LEDGER.c.state.in_(("sending", "uncertain")) & (LEDGER.c.subject == row.subject)
-        query = sa.select(LEDGER.c.scope, LEDGER.c.id, LEDGER.c.key).where(_is_of(row.service), others)
+        query = sa.select(LEDGER.c.scope, LEDGER.c.id, LEDGER.c.key).where(
+            _is_of(row.service), others
+        )
         mine = (self._scope, row.id)
         found = in_transaction(self._engine, lambda one: one.execute(query).all())
         return [key for scope, row_id, key in found if (scope, row_id) != mine]
 
     def _change(self, connection: Connection, changes: Mapping[str, Change]) -> dict[str, Row]:
-        query = self._select(LEDGER.c.id.in_(sorted(changes))).order_by(LEDGER.c.id).with_for_update()
+        query = (
+            self._select(LEDGER.c.id.in_(sorted(changes))).order_by(LEDGER.c.id).with_for_update()
+        )
         rows, changed = {}, []
         for stored in connection.execute(query).mappings().all():
             row = row_from(stored)
@@ -145,13 +159,17 @@ class SqlLedger:
                 values = self._values(after)
                 changed.append(values | {f"its_{name}": values.pop(name) for name in PRIMARY})
         if len(rows) < len(changes):
-            raise FsmInputError(f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone")
+            raise FsmInputError(
+                f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone"
+            )
         if changed:
             connection.execute(_UPDATE, changed)
         return rows
 
     def _read(self, some: ColumnElement[bool]) -> dict[str, Row]:
-        stored = in_transaction(self._engine, lambda one: one.execute(self._select(some)).mappings().all())
+        stored = in_transaction(
+            self._engine, lambda one: one.execute(self._select(some)).mappings().all()
+        )
         return {one["id"]: row_from(one) for one in stored}
 
     def _select(self, some: ColumnElement[bool]) -> Any:
@@ -183,17 +201,29 @@ class SqlLedgers:
     def rows(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[SqlLedger, Row]]:
-        """Return rows as they were sent, each with its ledger; ``text``: a key, reference or job's id."""
+        """Return rows as they were sent, each with its ledger; ``text``: a key, reference or job's
+        id.
+        """
         which = self._mine
-        if text is not None:  # an index for each, which SQLite would not find for the service and any of them
+        if (
+            text is not None
+        ):  # an index for each, which SQLite would not find for the service and any of them
             number = int(text) if text.isdecimal() and len(text) < 20 else text
-            names = {"id": digest_for(text), "reference_digest": digest_for(text), "job": digest_for(number)}
+            names = {
+                "id": digest_for(text),
+                "reference_digest": digest_for(text),
+                "job": digest_for(number),
+            }
             which = sa.or_(*(self._mine & (LEDGER.c[name] == one) for name, one in names.items()))
         query = sa.select(LEDGER, now().label("now")).where(which)
         if states:
             query = query.where(LEDGER.c.state.in_(states))
         with self._engine.connect() as connection:
-            found = connection.execute(query.order_by(LEDGER.c.sent_at.desc()).limit(latest)).mappings().all()
+            found = (
+                connection.execute(query.order_by(LEDGER.c.sent_at.desc()).limit(latest))
+                .mappings()
+                .all()
+            )
         return [(SqlLedger(self._engine, one["scope"]), row_from(one)) for one in reversed(found)]
 
     def days(self, first: int) -> Counter[tuple[int, str]]:
@@ -201,14 +231,19 @@ class SqlLedgers:
         begin = LEDGER.c.sent_at - LEDGER.c.sent_at % DAY
         query = sa.select(begin, LEDGER.c.state, sa.func.count()).group_by(begin, LEDGER.c.state)
         with self._engine.connect() as connection:
-            found = connection.execute(query.where(self._mine, LEDGER.c.sent_at >= first * DAY)).all()
+            found = connection.execute(
+                query.where(self._mine, LEDGER.c.sent_at >= first * DAY)
+            ).all()
         return Counter({(int(at) // DAY, state): count for at, state, count in found})
 
 
 def row_from(stored: Mapping[Any, Any]) -> Row:
     values = dict(stored)
     values |= {name: _unescaped(values[name]) for name in TEXTS}
-    values |= {"result": values["result"] and json.loads(values["result"]), "read_at": values["now"]}
+    values |= {
+        "result": values["result"] and json.loads(values["result"]),
+        "read_at": values["now"],
+    }
     values["by"] = Task(**{name: values[name] for name in (*TASK, "map_index")})
     return as_read(Row(**{name: values[name] for name in Row.__dataclass_fields__}))
 

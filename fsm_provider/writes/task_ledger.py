@@ -1,7 +1,7 @@
 """The ledger in the task state store of Airflow 3.3: the rows of one task instance, in pages.
 
-Airflow refuses what a replaced attempt stores, so nobody else writes here: what an earlier attempt was
-sending is uncertain.
+Airflow refuses what a replaced attempt stores, so nobody else writes here: what an earlier attempt
+was sending is uncertain.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ PAGE = "fsm_writes_"
 
 
 class TaskLedger:
-    """The rows of one task instance, all of which are read at once; its methods are those of ``SqlLedger``.
+    """The rows of one task instance, all of which are read at once; its methods are those of
+    ``SqlLedger``.
 
     :param store: ``context["task_state_store"]``; None: nothing is recorded, outside of a task.
     """
@@ -88,18 +89,26 @@ class TaskLedger:
         return self.load(changes)
 
     def rivals_of(self, row: Row) -> list[str]:
-        others = [one for one in self._rows.values() if one.subject == row.subject and one.id != row.id]
+        others = [
+            one for one in self._rows.values() if one.subject == row.subject and one.id != row.id
+        ]
         return [one.key for one in others if one.state in ("sending", "uncertain")]
 
     def _put(self, row: Row) -> None:
-        stored = {name: value for name, value in vars(row).items() if value and name not in ("by", "read_at")}
+        stored = {
+            name: value
+            for name, value in vars(row).items()
+            if value and name not in ("by", "read_at")
+        }
         self._rows[row.id] = row
         self._pages[self._page_of[row.id]][row.id] = stored
         if row.kind == "job" and row.state == "done":
             self._jobs[row.result_id] = row.id
 
     def _write(self, ids: Iterable[str]) -> None:
-        for number in sorted({self._page_of[one] for one in ids}):  # a missing page would hide those after it
+        for number in sorted(
+            {self._page_of[one] for one in ids}
+        ):  # a missing page would hide those after it
             if self._store is not None:
                 self._store.set(f"{PAGE}{number}", self._pages[number], retention=NEVER_EXPIRE)
 
@@ -149,11 +158,15 @@ class AirflowLedgers:
         from sqlalchemy import func, select
 
         of_task = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
-        query = select(*of_task, Stored.key, Stored.id, Stored.value, Stored.updated_at).order_by(*of_task)
+        query = select(*of_task, Stored.key, Stored.id, Stored.value, Stored.updated_at).order_by(
+            *of_task
+        )
         query = query.where(Stored.key.startswith(PAGE, autoescape=True))
         of_service = f'"service": {json.dumps(service)}'
         with create_session() as session:
-            if newest is not None:  # and the other pages of their runs: those of a task are read together
+            if (
+                newest is not None
+            ):  # and the other pages of their runs: those of a task are read together
                 is_new = Stored.id > (session.scalar(select(func.max(Stored.id))) or 0) - newest
                 query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
             self._pages = [one for one in session.execute(query) if of_service in one.value]
@@ -161,7 +174,9 @@ class AirflowLedgers:
     def rows(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[TaskLedger, Row]]:
-        words = [json.dumps(text), f'"id": {text}'] if text else [f'"state": "{one}"' for one in states]
+        words = (
+            [json.dumps(text), f'"id": {text}'] if text else [f'"state": "{one}"' for one in states]
+        )
         found: list[tuple[TaskLedger, Row]] = []
         for task, some in groupby(self._pages, key=lambda one: Task(*one[:4])):
             pages = {one.key: (one.id, one.value) for one in some}

@@ -45,7 +45,10 @@ def _measure(options: argparse.Namespace) -> report.Report:
     extent = QUICK if options.quick else Extent()
     rounds = options.rounds or (1 if options.quick else 5)
     chance = random.Random(options.seed)
-    outcome = report.surroundings() | {"runs": [report.describe_run(rounds, options.seed)], "rows": []}
+    outcome = report.surroundings() | {
+        "runs": [report.describe_run(rounds, options.seed)],
+        "rows": [],
+    }
     print(f"seed {options.seed}", flush=True)
     pages = max(extent.exports) if "exports" in options.only else max(extent.sizes)
     with running_service(pages, max(extent.jobs, extent.rows)) as service:
@@ -62,7 +65,9 @@ def _measure(options: argparse.Namespace) -> report.Report:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, help="rounds of each case (default: 5; with --quick 1)")
+    parser.add_argument(
+        "--rounds", type=int, help="rounds of each case (default: 5; with --quick 1)"
+    )
     parser.add_argument(
         "--only",
         type=_names,
@@ -72,10 +77,15 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="little work: to see that it runs")
     parser.add_argument(
-        "--seed", type=int, default=random.randrange(10**6), help="seed for the order of the processes"
+        "--seed",
+        type=int,
+        default=random.randrange(10**6),
+        help="seed for the order of the processes",
     )
     parser.add_argument("--json", type=Path, default=Path("build/bench.json"), metavar="FILE")
-    parser.add_argument("--docs", type=Path, metavar="FILE", help="write the results into this document too")
+    parser.add_argument(
+        "--docs", type=Path, metavar="FILE", help="write the results into this document too"
+    )
     parser.add_argument(
         "--results",
         type=Path,
@@ -89,7 +99,9 @@ def _options() -> argparse.Namespace:
 def _names(text: str) -> list[str]:
     names = text.split(",")
     if unknown := set(names) - set(CASES):
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: not one of {', '.join(CASES)}")
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(sorted(unknown))}: not one of {', '.join(CASES)}"
+        )
     return names
 
 

@@ -19,7 +19,11 @@ _LABELS = {
     "postgresql": "FsmCreateJobsOperator, ledger in PostgreSQL",
     "airflow": "FsmCreateJobsOperator, ledger in Airflow's state store",
 }
-_GOALS = {"sqlite": Goal(at_most=1.1), "postgresql": Goal(at_most=1.1), "airflow": Goal(at_most=1.3)}
+_GOALS = {
+    "sqlite": Goal(at_most=1.1),
+    "postgresql": Goal(at_most=1.1),
+    "airflow": Goal(at_most=1.3),
+}
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
@@ -35,7 +39,9 @@ def measure(port: int, count: int) -> dict[str, float]:
             "AIRFLOW_CONN_SQLITE": json.dumps({"conn_type": "sqlite", "host": f"{home}/ledger.db"}),
             "AIRFLOW_CONN_POSTGRESQL": f"postgres://{url}",
             "AIRFLOW_CONN_FSM_BENCH": json.dumps(fsm),
-            "AIRFLOW_CONN_FSM_BENCH_SQLITE": json.dumps({**fsm, "extra": {"state_conn_id": "sqlite"}}),
+            "AIRFLOW_CONN_FSM_BENCH_SQLITE": json.dumps(
+                {**fsm, "extra": {"state_conn_id": "sqlite"}}
+            ),
             "AIRFLOW_CONN_FSM_BENCH_POSTGRESQL": json.dumps(
                 {**fsm, "extra": {"state_conn_id": "postgresql"}}
             ),

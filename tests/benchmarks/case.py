@@ -1,7 +1,8 @@
 """What a case is made of: what it measures, and the rows that the rounds come to.
 
-A case is a module with three functions: ``tasks(extent, port)`` names what one round measures, and gives the
-arguments; ``measure`` does one of them in a process of its own; ``rows(extent, rounds)`` gives the results.
+A case is a module with three functions: ``tasks(extent, port)`` names what one round measures, and
+gives the arguments; ``measure`` does one of them in a process of its own; ``rows(extent, rounds)``
+gives the results.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class BenchmarkError(Exception):
 
 
 def least_cpu(run: Callable[[], object], times: int = 3) -> float:
-    """Give the CPU seconds of the quietest of some runs: what else the machine does only adds to them.
+    """Give the CPU seconds of the quietest of some runs: what else the machine does only adds to
+    them.
 
     Each run is a turn of its own, as a machine is faster in one minute than in the next.
     """
@@ -62,7 +64,13 @@ class Extent:
 
 
 QUICK = Extent(
-    sizes=(5, 40), jobs=100, rows=1000, waits=(20,), wait_seconds=3.0, exports=(5, 40), deliveries=150
+    sizes=(5, 40),
+    jobs=100,
+    rows=1000,
+    waits=(20,),
+    wait_seconds=3.0,
+    exports=(5, 40),
+    deliveries=150,
 )
 
 

@@ -1,7 +1,8 @@
 """The clients that are compared: each lists forms, creates jobs, or both, as a user would with it.
 
-A listing takes a base URL and gives the forms; a creation takes a base URL and (property, payload) pairs and
-gives the identifiers of the jobs. What they need is imported where they run, before what is measured.
+A listing takes a base URL and gives the forms; a creation takes a base URL and (property, payload)
+pairs and gives the identifiers of the jobs. What they need is imported where they run, before what
+is measured.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def create_by_session(base_url: str, payloads: Payloads) -> Iterator[int]:
     with requests.Session() as session:
         session.headers.update(AUTHORISATION | {"X-API-VERSION": "2.0"})
         for property_id, payload in payloads:
-            response = session.post(f"{base_url}/properties/{property_id}/jobs", json=payload, timeout=30)
+            response = session.post(
+                f"{base_url}/properties/{property_id}/jobs", json=payload, timeout=30
+            )
             response.raise_for_status()
             yield response.json()["id"]
 
@@ -100,12 +103,15 @@ def create_by_hook(base_url: str, payloads: Payloads) -> Iterator[int]:
     hook = HttpHook(method="POST", http_conn_id="bench")
     headers = AUTHORISATION | {"X-API-VERSION": "2.0", "Content-Type": "application/json"}
     for property_id, payload in payloads:
-        response = hook.run(f"properties/{property_id}/jobs", data=json.dumps(payload), headers=headers)
+        response = hook.run(
+            f"properties/{property_id}/jobs", data=json.dumps(payload), headers=headers
+        )
         yield response.json()["id"]
 
 
 def list_by_operator(base_url: str) -> list[dict[str, Any]]:
-    """List with ``HttpOperator``, which keeps every response and returns one value: it cannot stream.
+    """List with ``HttpOperator``, which keeps every response and returns one value: it cannot
+    stream.
 
     ``execute_sync`` is what its ``execute`` runs; the latter refuses to run outside of a task.
     """
@@ -155,7 +161,9 @@ def list_by_dlt(base_url: str) -> Iterator[dict[str, Any]]:
     client = RESTClient(
         base_url=base_url,
         auth=BearerTokenAuth(TOKEN),
-        paginator=JSONResponseCursorPaginator(cursor_path="pagination.nextCursor", cursor_param="cursor"),
+        paginator=JSONResponseCursorPaginator(
+            cursor_path="pagination.nextCursor", cursor_param="cursor"
+        ),
         data_selector="data",
     )
     for page in client.paginate("/forms"):

@@ -34,7 +34,10 @@ _VARIABLES = {
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    return {backend: {"backend": backend, "count": extent.deliveries} for backend in ("SQLite", "PostgreSQL")}
+    return {
+        backend: {"backend": backend, "count": extent.deliveries}
+        for backend in ("SQLite", "PostgreSQL")
+    }
 
 
 def measure(backend: str, count: int) -> dict[str, float]:
@@ -43,7 +46,9 @@ def measure(backend: str, count: int) -> dict[str, float]:
         TemporaryDirectory(prefix="fsm-bench-") as home,
         postgresql(sync=True) if backend == "PostgreSQL" else nullcontext() as server,
     ):
-        url = f"postgresql+psycopg2://{server}" if server else f"sqlite:///{home}/airflow/airflow.db"
+        url = (
+            f"postgresql+psycopg2://{server}" if server else f"sqlite:///{home}/airflow/airflow.db"
+        )
         env = {"AIRFLOW__API__WORKERS": "2", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url}
         dags = Path(__file__).with_name("dags")
         with LocalAirflow(dags, Path(home, "airflow"), env) as airflow:
@@ -58,7 +63,9 @@ def measure(backend: str, count: int) -> dict[str, float]:
         engine = create_engine(url)
         with engine.connect() as connection:
             extras = connection.execute(text("SELECT extra FROM asset_event")).scalars()
-            events = Counter(json.loads(one)["id"] if isinstance(one, str) else one["id"] for one in extras)
+            events = Counter(
+                json.loads(one)["id"] if isinstance(one, str) else one["id"] for one in extras
+            )
         engine.dispose()
     lost, twice = count + 1 - len(events), sum(number > 1 for number in events.values())
     if lost or twice:
@@ -109,9 +116,13 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     return [
         row
         for backend in tasks(extent, 0)
-        for section in [f"{extent.deliveries:,} deliveries, {A_SECOND} a second, two workers, {backend}"]
+        for section in [
+            f"{extent.deliveries:,} deliveries, {A_SECOND} a second, two workers, {backend}"
+        ]
         for row in (
-            Row(section, "asked to retry, %", "%", [100 * one[backend]["retried"] for one in rounds]),
+            Row(
+                section, "asked to retry, %", "%", [100 * one[backend]["retried"] for one in rounds]
+            ),
             Row(
                 section,
                 "until it is accepted, p99",

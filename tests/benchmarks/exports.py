@@ -26,12 +26,17 @@ Export = Callable[[str, str, str], Any]
 """Given the base URL, a folder or bucket, and the format."""
 
 _FORMATS = ("jsonl", "csv", "parquet")
-_OURS, _DLT, _SCRIPT = "FsmFormsToObjectStorageOperator", "dlt, rest_api to filesystem", "requests and pandas"
+_OURS, _DLT, _SCRIPT = (
+    "FsmFormsToObjectStorageOperator",
+    "dlt, rest_api to filesystem",
+    "requests and pandas",
+)
 _S3 = f"{_OURS}, to S3"
 _GOALS = {_DLT: Goal(at_most=0.4), _SCRIPT: Goal(at_most=1.0)}
 _MEMORY = Goal(at_most=150)
 _MOST_OF_OTHERS = 1000
-"""Pages, up to which all are measured in both orders: with more, a round would take half an hour."""
+"""Pages, up to which all are measured in both orders: with more, a round would take half an hour.
+"""
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
@@ -56,11 +61,16 @@ def _key(exporter: str, pages: int, format: str, shuffled: bool) -> str:
 
 
 def measure(port: int, run: tuple[str, int, str, bool]) -> dict[str, float]:
-    """Export so many pages: CPU seconds, and the peak of memory above the start in MiB, imports apart."""
+    """Export so many pages: CPU seconds, and the peak of memory above the start in MiB, imports
+    apart.
+    """
     exporter, pages, format, shuffled = run
     export, service = _EXPORTERS[exporter](), Service(port)
     base_url = service.url(0, pages, kind="shuffled" if shuffled else "pages")
-    with TemporaryDirectory(prefix="fsm-bench-") as folder, _destination(exporter, folder) as destination:
+    with (
+        TemporaryDirectory(prefix="fsm-bench-") as folder,
+        _destination(exporter, folder) as destination,
+    ):
         if exporter == _S3:
             from airflow.sdk import ObjectStoragePath
 
@@ -73,7 +83,9 @@ def measure(port: int, run: tuple[str, int, str, bool]) -> dict[str, float]:
         export(base_url, destination, format)
         cpu, peak = sum(os.times()[:4]) - before, resident_mib("VmHWM") - start
         if exporter == _S3:
-            ObjectStoragePath(f"{destination}/forms.{format}").copy(Path(folder, f"forms.{format}").as_uri())
+            ObjectStoragePath(f"{destination}/forms.{format}").copy(
+                Path(folder, f"forms.{format}").as_uri()
+            )
         _check(Path(folder), format, pages)
     return {"cpu": cpu, "memory": peak}
 
@@ -105,7 +117,9 @@ def _serve_s3(connection: Any) -> None:
 
 
 def _check(folder: Path, format: str, pages: int) -> None:
-    files = [file for file in folder.rglob(f"*.{format}*") if "_dlt" not in str(file.relative_to(folder))]
+    files = [
+        file for file in folder.rglob(f"*.{format}*") if "_dlt" not in str(file.relative_to(folder))
+    ]
     found = [identifier for file in files for identifier in _identifiers(file, format)]
     if (len(found), sum(found)) != (pages * FORMS_PER_PAGE, sum_of_form_ids(0, pages)):
         raise BenchmarkError(f"{len(found)} forms were exported to {[file.name for file in files]}")
@@ -144,12 +158,18 @@ def _dlt() -> Export:
     from dlt.sources.rest_api import rest_api_source
 
     def export(base_url: str, folder: str, format: str) -> None:
-        paginator = {"type": "cursor", "cursor_path": "pagination.nextCursor", "cursor_param": "cursor"}
+        paginator = {
+            "type": "cursor",
+            "cursor_path": "pagination.nextCursor",
+            "cursor_param": "cursor",
+        }
         authorisation = {"type": "bearer", "token": TOKEN}
         source = rest_api_source(
             {
                 "client": {"base_url": base_url, "auth": authorisation, "paginator": paginator},
-                "resources": [{"name": "forms", "endpoint": {"path": "forms", "data_selector": "data"}}],
+                "resources": [
+                    {"name": "forms", "endpoint": {"path": "forms", "data_selector": "data"}}
+                ],
             }
         )
         pipeline = dlt.pipeline(

@@ -42,5 +42,10 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     return [
         Row(section, what, "ms", slowest, Goal(at_most=10)),
         Row(section, _HOOK, "ms", [measured[_HOOK] for measured in rounds], Goal(at_most=50)),
-        Row(section, f"{_HOOK} / {_PEER}", "x", [measured[_HOOK] / measured[_PEER] for measured in rounds]),
+        Row(
+            section,
+            f"{_HOOK} / {_PEER}",
+            "x",
+            [measured[_HOOK] / measured[_PEER] for measured in rounds],
+        ),
     ]

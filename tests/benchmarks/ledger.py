@@ -1,4 +1,6 @@
-"""What a ledger of many rows costs where responses come at once, and to find a job in it, without Airflow."""
+"""What a ledger of many rows costs where responses come at once, and to find a job in it, without
+Airflow.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def _seconds_to_find(count: int) -> float:
     service, task = "https://many.example", Task("dag", "run", "task")
     of_service = digest_for(service)
     ledger = SqlLedger(engine := open_database("ledger"), "scope")
-    rows = [planned(task, service, "POST /", number, f"PO-{number}", "job") for number in range(count)]
+    rows = [
+        planned(task, service, "POST /", number, f"PO-{number}", "job") for number in range(count)
+    ]
     made = zip(rows, range(count), strict=True)
     ledger.plan([replace(row, state="done", result={"id": number}) for row, number in made])
     taken = []

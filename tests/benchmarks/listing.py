@@ -23,8 +23,8 @@ def tasks(extent: Extent, port: int) -> Tasks:
 def measure(port: int, client: str, sizes: Sequence[int]) -> dict[str, float]:
     """List so many pages each, in a process that has imported ``airflow.sdk``, as a task's has.
 
-    A small size is measured over several listings of other pages. What a process does only once (building
-    schemas, reading configuration) goes with a listing of one page, which does not count.
+    A small size is measured over several listings of other pages. What a process does only once
+    (building schemas, reading configuration) goes with a listing of one page, which does not count.
     """
     if client != DLT:
         hide_simplejson()
@@ -51,8 +51,13 @@ def list_pages(service: Service, client: str, first: int, stop: int) -> None:
     for form in LISTINGS[client](service.url(first, stop)):
         count += 1
         total += form["id"] if isinstance(form, dict) else form.id
-    if (count, total) != ((stop - first) * pages.FORMS_PER_PAGE, pages.sum_of_form_ids(first, stop)):
-        raise BenchmarkError(f"{client}: {count} forms with the sum {total}, pages {first} to {stop}")
+    if (count, total) != (
+        (stop - first) * pages.FORMS_PER_PAGE,
+        pages.sum_of_form_ids(first, stop),
+    ):
+        raise BenchmarkError(
+            f"{client}: {count} forms with the sum {total}, pages {first} to {stop}"
+        )
 
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
@@ -66,5 +71,8 @@ def _rows_of(size: int, rounds: Sequence[Round]) -> list[Row]:
     section = f"listing, {size:,} pages"
     return [
         Row(section, f"{OURS} / {REFERENCE}", "x", ratios(OURS, REFERENCE), Goal(never_above=1.0)),
-        *(Row(section, f"{peer} / {OURS}", "x", ratios(peer, OURS), Goal(at_least=1.3)) for peer in _PEERS),
+        *(
+            Row(section, f"{peer} / {OURS}", "x", ratios(peer, OURS), Goal(at_least=1.3))
+            for peer in _PEERS
+        ),
     ]

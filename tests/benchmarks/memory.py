@@ -40,4 +40,6 @@ def resident_mib(name: str) -> float:
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     section, goal = "peak memory above start, streaming", Goal(at_most=2)
-    return [Row(section, key, "MiB", [one[key] for one in rounds], goal) for key in tasks(extent, 0)]
+    return [
+        Row(section, key, "MiB", [one[key] for one in rounds], goal) for key in tasks(extent, 0)
+    ]

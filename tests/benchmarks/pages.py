@@ -1,4 +1,6 @@
-"""The responses of the service that is measured against: pages of complete forms, no two alike, and jobs."""
+"""The responses of the service that is measured against: pages of complete forms, no two alike, and
+jobs.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,30 @@ _STRIDE = 7_368_787
 """Prime, so that its multiples reach each form once."""
 _URL = "https://api.example.com/v1"
 _EPOCH = datetime(2026, 1, 5, 7, 30, tzinfo=UTC)
-_STREETS = ("Station Road", "Victoria Terrace", "Mill Lane", "Orchard Close", "Queen's Drive", "Quay Street")
+_STREETS = (
+    "Station Road",
+    "Victoria Terrace",
+    "Mill Lane",
+    "Orchard Close",
+    "Queen's Drive",
+    "Quay Street",
+)
 _TOWNS = ("Sheffield", "Leicester", "Gateshead", "Kilmarnock", "Aberystwyth", "Lisburn")
-_PEOPLE = ("Aisha Khan", "Tomasz Nowak", "Siân Hughes", "George Okafor", "Niamh O'Neill", "Priya Patel")
+_PEOPLE = (
+    "Aisha Khan",
+    "Tomasz Nowak",
+    "Siân Hughes",
+    "George Okafor",
+    "Niamh O'Neill",
+    "Priya Patel",
+)
 _FORM_NAMES = ("Gas Safety Record", "Job Sign-off", "Warning Notice", "Boiler Service Checklist")
-_WORK = ("Annual boiler service", "No hot water, tenant at home after 15:00", "Replace thermocouple", "Leak")
+_WORK = (
+    "Annual boiler service",
+    "No hot water, tenant at home after 15:00",
+    "Replace thermocouple",
+    "Leak",
+)
 
 
 def sum_of_form_ids(first_page: int, stop_page: int) -> int:
@@ -38,9 +59,15 @@ def forms_of_page(page: int) -> list[bytes]:
 
 
 def numbers_of_page(page: int, stop_page: int, *, shuffled: bool = False) -> Iterable[int]:
-    """Give the numbers of the forms of a page: ascending, or scattered over all pages up to ``stop_page``."""
+    """Give the numbers of the forms of a page: ascending, or scattered over all pages up to
+    ``stop_page``.
+    """
     numbers = range(page * FORMS_PER_PAGE, (page + 1) * FORMS_PER_PAGE)
-    return [number * _STRIDE % (stop_page * FORMS_PER_PAGE) for number in numbers] if shuffled else numbers
+    return (
+        [number * _STRIDE % (stop_page * FORMS_PER_PAGE) for number in numbers]
+        if shuffled
+        else numbers
+    )
 
 
 def forms_by_now(start: int, every: int) -> list[bytes]:

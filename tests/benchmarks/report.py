@@ -59,7 +59,9 @@ def print_table(report: Report) -> None:
         for row in rows:
             numbers = " ".join(f"{row[name]:8.2f}" for name in ("min", "median", "max"))
             verdict = {True: "met", False: "MISSED", None: ""}[row["met"]]
-            print(f"{row['what']:{width}}  {numbers} {row['unit']:7}  {row['goal'] or ''} {verdict}".rstrip())
+            print(
+                f"{row['what']:{width}}  {numbers} {row['unit']:7}  {row['goal'] or ''} {verdict}".rstrip()
+            )
     print("\n".join(["", _surroundings(report), *report["runs"], _summary(report)]))
 
 
@@ -103,4 +105,6 @@ def _surroundings(report: Report) -> str:
 
 def _cpu() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown CPU")
+    return next(
+        (line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown CPU"
+    )

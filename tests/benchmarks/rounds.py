@@ -1,4 +1,6 @@
-"""Rounds of measurements: each task in a fresh process, in an order that is shuffled for each round."""
+"""Rounds of measurements: each task in a fresh process, in an order that is shuffled for each
+round.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,17 @@ def run_rounds(case: str, tasks: Tasks, rounds: int, chance: random.Random) -> l
             order = chance.sample(list(tasks), len(tasks))
             measured.append(_take_turns(case, {key: tasks[key] for key in order}, home))
             took = time.monotonic() - started
-            print(f"{case}: round {number} of {rounds}, {len(tasks)} processes, {took:.0f} s", flush=True)
+            print(
+                f"{case}: round {number} of {rounds}, {len(tasks)} processes, {took:.0f} s",
+                flush=True,
+            )
     return measured
 
 
 def _take_turns(case: str, tasks: Tasks, home: str) -> Round:
-    """Run one process at a time: one that waits for its turn goes on after the others have had theirs."""
+    """Run one process at a time: one that waits for its turn goes on after the others have had
+    theirs.
+    """
     measured: Round = {}
     queue = deque(tasks)
     started: dict[str, subprocess.Popen[str]] = {}
@@ -59,7 +66,9 @@ def _take_turns(case: str, tasks: Tasks, home: str) -> Round:
     return measured
 
 
-def _start(case: str, arguments: dict[str, Any], home: str, errors: IO[str]) -> subprocess.Popen[str]:
+def _start(
+    case: str, arguments: dict[str, Any], home: str, errors: IO[str]
+) -> subprocess.Popen[str]:
     """Start a process with Airflow settings of its own, and no proxy on its way to this machine."""
     inherited = inherited_environment()
     kept = {name: value for name, value in inherited.items() if not name.lower().endswith("_proxy")}

@@ -2,9 +2,9 @@
 
 ``/pages/<first>/<stop>/<latency in ms>/forms`` lists the pages from ``first`` up to ``stop``, and
 ``/shuffled/0/<stop>/0/forms`` the same forms in no order; ``.../properties/<id>/jobs`` takes jobs;
-``/requests`` returns how many came, without counting itself.
-``/growing/<start in ms>/<every ms>/0/forms`` lists, in one page, what is completed by now: form n at
-start + n x every, n from 1; with ``jobID``, nothing.
+``/requests`` returns how many came, without counting itself. ``/growing/<start in ms>/<every
+ms>/0/forms`` lists, in one page, what is completed by now: form n at start + n x every, n from 1;
+with ``jobID``, nothing.
 """
 
 from __future__ import annotations
@@ -52,7 +52,9 @@ class Service:
 def running_service(page_count: int, job_count: int) -> Iterator[Service]:
     """Run a service with so many pages of forms and so many jobs to give."""
     command = [sys.executable, "-m", "tests.benchmarks.server", str(page_count), str(job_count)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         with process.stdin:

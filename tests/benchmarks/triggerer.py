@@ -1,4 +1,6 @@
-"""Airflow's own runner of triggers in this process: with its loop, but no supervisor and no database."""
+"""Airflow's own runner of triggers in this process: with its loop, but no supervisor and no
+database.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Runner(TriggerRunner):
 
     def check(self, count: int) -> None:
         """Raise where another number waits: a trigger has fired or failed."""
-        waiting = [one for one in self.triggers.values() if not one["task"].done() and not one["events"]]
+        waiting = [
+            one for one in self.triggers.values() if not one["task"].done() and not one["events"]
+        ]
         if len(waiting) != count:
             raise BenchmarkError(f"{len(waiting)} of {count} triggers wait")
 

@@ -31,7 +31,12 @@ def tasks(extent: Extent, port: int) -> Tasks:
             found[f"{trigger} {waits}"] = common | {"seconds": extent.wait_seconds}
         found[f"{trigger} KiB"] = common | {"seconds": None}
     for case in (_STAND_STILL, _RESTART):
-        found[case] = {"port": port, "trigger": case, "waits": extent.waits[0], "forms": _forms(extent)}
+        found[case] = {
+            "port": port,
+            "trigger": case,
+            "waits": extent.waits[0],
+            "forms": _forms(extent),
+        }
     return found
 
 
@@ -40,8 +45,12 @@ def _forms(extent: Extent) -> int:
     return FORMS_PER_PAGE * extent.sizes[-2]
 
 
-def measure(port: int, trigger: str, waits: int, seconds: float | None = None, forms: int = 0) -> Any:
-    """Measure requests and CPU for some seconds, then the delays for half as many; None: the memory."""
+def measure(
+    port: int, trigger: str, waits: int, seconds: float | None = None, forms: int = 0
+) -> Any:
+    """Measure requests and CPU for some seconds, then the delays for half as many; None: the
+    memory.
+    """
     service = Service(port)
     if forms:
         connect("fsm", service.url(0, forms // FORMS_PER_PAGE))
@@ -107,7 +116,9 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
         ):
             values = [one[name] for one in measured]
             found.append(Row(section, f"{OURS}, {what}", unit, values, Goal(at_most=most)))
-        above = [one[f"{OURS} {waits}"]["core"] - one[f"{NOTHING} {waits}"]["core"] for one in rounds]
+        above = [
+            one[f"{OURS} {waits}"]["core"] - one[f"{NOTHING} {waits}"]["core"] for one in rounds
+        ]
         found.append(Row(section, f"{OURS}, CPU above {NOTHING}", "% core", above, Goal(at_most=5)))
     section = f"memory of each of {extent.waits[-1]:,} waits, tracemalloc"
     beyond = [one[f"{OURS} KiB"] - one[f"{NOTHING} KiB"] for one in rounds]
@@ -117,5 +128,7 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     found.append(Row(section, what, "ms", [one[_STAND_STILL] for one in rounds], Goal(at_most=50)))
     for name, most in (("reads", 10), ("rows", 99)):
         what = f"{name} of what is stored with an asset that has emitted them, at a restart"
-        found.append(Row(section, what, "", [one[_RESTART][name] for one in rounds], Goal(at_most=most)))
+        found.append(
+            Row(section, what, "", [one[_RESTART][name] for one in rounds], Goal(at_most=most))
+        )
     return found

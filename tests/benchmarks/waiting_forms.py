@@ -1,4 +1,6 @@
-"""What many forms cost in the triggerer: the longest stand-still of its loop, and a watcher's restart."""
+"""What many forms cost in the triggerer: the longest stand-still of its loop, and a watcher's
+restart.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ _SETTLES = 3.0
 
 
 async def stand_still(waits: int, forms: int) -> float:
-    """Give the longest delay of the loop, in ms, while waits for the whole account are given the forms.
+    """Give the longest delay of the loop, in ms, while waits for the whole account are given the
+    forms.
 
-    What the first wait imports is not measured, nor what Python's garbage collector does with all of it: that
-    takes some 160 ms, each time that as much as a quarter has been added.
+    What the first wait imports is not measured, nor what Python's garbage collector does with all
+    of it: that takes some 160 ms, each time that as much as a quarter has been added.
     """
     async with triggerer.running() as runner:
         runner.add(0, _for_the_account(forms))
@@ -80,7 +83,9 @@ class _Store:
 
 
 async def restart(forms: int) -> dict[str, int]:
-    """Have a watcher emit forms from the beginning; give the rows then, and the reads of its restart."""
+    """Have a watcher emit forms from the beginning; give the rows then, and the reads of its
+    restart.
+    """
     watcher.SETTLES = watcher.EVENT_INTERVAL = 0.0
     store = _Store()
     await watcher.AssetEvents("bench", store).configure(

@@ -45,8 +45,12 @@ def _walk(what: str) -> dict[str, set[str]]:
             form = service.add_form(job_id=7)
             operators: dict[str, Any] = {
                 "job": FsmCreateJobOperator(task_id="task", property_id=7, job={"notes": run_id}),
-                "poke": FsmFormSensor(task_id="task", job_id=7, since=datetime.now(UTC) - timedelta(hours=1)),
-                "PDF": FsmFormPdfsToObjectStorageOperator(task_id="task", forms=[form], destination=folder),
+                "poke": FsmFormSensor(
+                    task_id="task", job_id=7, since=datetime.now(UTC) - timedelta(hours=1)
+                ),
+                "PDF": FsmFormPdfsToObjectStorageOperator(
+                    task_id="task", forms=[form], destination=folder
+                ),
             }
             context = context_for(MemoryStateStore(), run_id=run_id)
             passed = _traced(operators[what].execute, context)

@@ -60,7 +60,8 @@ class DistributedAirflow(LocalAirflow):
         self.start_another(name.removesuffix("-2"), name)
 
     def age_messages(self) -> list[str]:
-        """Let a day pass for the messages that no worker has acknowledged, so that Celery sends them again.
+        """Let a day pass for the messages that no worker has acknowledged, so that Celery sends
+        them again.
 
         It looks for such messages as soon as a worker starts, and then rarely.
 
@@ -75,12 +76,21 @@ class DistributedAirflow(LocalAirflow):
     def times_handled(self, task: str) -> int:
         """Count how often a worker has come to an end with a task of Celery's."""
         logs = [path.read_text(errors="replace") for path in self.home.glob("worker*.log")]
-        return sum(len(re.findall(rf"execute_workload\[{task}\] (?:succeeded|raised)", log)) for log in logs)
+        return sum(
+            len(re.findall(rf"execute_workload\[{task}\] (?:succeeded|raised)", log))
+            for log in logs
+        )
 
     def _launch_another(self, kind: str, name: str) -> Callable[[], bool]:
         if kind != "worker":
             return super()._launch_another(kind, name)
-        options = ("--celery-hostname", name, "--skip-serve-logs", "--without-mingle", "--without-gossip")
+        options = (
+            "--celery-hostname",
+            name,
+            "--skip-serve-logs",
+            "--without-mingle",
+            "--without-gossip",
+        )
         log = self._log_path(name)
         seen = log.stat().st_size if log.exists() else 0
         self.processes[name] = self._launch(name, ("celery", "worker", *options))

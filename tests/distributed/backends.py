@@ -1,4 +1,6 @@
-"""PostgreSQL, MariaDB and Redis from Debian's packages, on loopback for as long as a test needs them."""
+"""PostgreSQL, MariaDB and Redis from Debian's packages, on loopback for as long as a test needs
+them.
+"""
 
 import os
 import shutil
@@ -33,10 +35,20 @@ class Server:
     """
 
     def __init__(
-        self, url: str, command: list[str], probe: list[str], folder: Path, stop_signal: signal.Signals
+        self,
+        url: str,
+        command: list[str],
+        probe: list[str],
+        folder: Path,
+        stop_signal: signal.Signals,
     ) -> None:
         self.url = url
-        self._command, self._probe, self._folder, self._stop_signal = command, probe, folder, stop_signal
+        self._command, self._probe, self._folder, self._stop_signal = (
+            command,
+            probe,
+            folder,
+            stop_signal,
+        )
 
     def __enter__(self) -> Self:
         self.start()
@@ -92,12 +104,22 @@ def postgresql(*, sync: bool = False) -> Iterator[str]:
 def postgresql_server(*, sync: bool = False) -> Iterator[Server]:
     """Run a cluster of its own; the URL is that of its database, without a scheme."""
     port = free_port()
-    as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"] if os.geteuid() == 0 else []
+    as_user = (
+        ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"]
+        if os.geteuid() == 0
+        else []
+    )
     with tempfile.TemporaryDirectory(prefix="fsm-postgresql-") as folder:
         if as_user:
             shutil.chown(folder, USER, USER)
         data = f"{folder}/data"
-        initdb = [_find("initdb"), "--auth=trust", f"--username={USER}", "--encoding=UTF8", "--no-locale"]
+        initdb = [
+            _find("initdb"),
+            "--auth=trust",
+            f"--username={USER}",
+            "--encoding=UTF8",
+            "--no-locale",
+        ]
         subprocess.run([*as_user, *initdb, data], cwd=folder, check=True, capture_output=True)
         settings = {
             "listen_addresses": "127.0.0.1",
@@ -106,7 +128,9 @@ def postgresql_server(*, sync: bool = False) -> Iterator[Server]:
             "max_connections": 200,
             "fsync": "on" if sync else "off",
         }
-        options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
+        options = [
+            option for name, value in settings.items() for option in ("-c", f"{name}={value}")
+        ]
         server = [*as_user, _find("postgres"), "-D", data, *options]
         probe = [_find("pg_isready"), "--host=127.0.0.1", f"--port={port}"]
         # SIGINT ends sessions that are still open; SIGTERM would wait for them.
@@ -133,7 +157,14 @@ def mariadb() -> Iterator[int]:
         ]
         subprocess.run([*install, "--skip-test-db"], check=True, capture_output=True)
         socket = f"--socket={folder}/socket"
-        server = [_find("mariadbd"), *data[::-1], *user, socket, "--bind-address=127.0.0.1", f"--port={port}"]
+        server = [
+            _find("mariadbd"),
+            *data[::-1],
+            *user,
+            socket,
+            "--bind-address=127.0.0.1",
+            f"--port={port}",
+        ]
         probe = [_find("mariadb-admin"), "--no-defaults", socket, "ping"]
         with Server(f"127.0.0.1:{port}", server, probe, Path(folder), signal.SIGTERM):
             yield port

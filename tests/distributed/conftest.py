@@ -1,4 +1,6 @@
-"""One cluster for all distributed tests; ``FSM_KILLS_SEED`` repeats the kills of a run that has failed."""
+"""One cluster for all distributed tests; ``FSM_KILLS_SEED`` repeats the kills of a run that has
+failed.
+"""
 
 import random
 from collections.abc import Iterator
@@ -64,7 +66,9 @@ def airflow(
     try:
         with postgresql() as database, redis() as broker:
             ledgers.connect(job_service, "fsm_postgresql", f"postgres://{database}")
-            with DistributedAirflow(dags, home, ledgers.env, database=database, broker=broker) as running:
+            with DistributedAirflow(
+                dags, home, ledgers.env, database=database, broker=broker
+            ) as running:
                 for dag_id in (*DAG_IDS[OURS], DAG_ID, WAITS_ID):
                     running.wait_for_dag(dag_id)
                 yield running

@@ -60,10 +60,11 @@ def test_sensors_whose_triggerer_is_killed_end_once_with_their_own_forms(
     asked = {triggerer: len(found) for triggerer, found in by_triggerer.items()}
     record_property(
         "figures",
-        f"{SENSORS} sensors, deferred after {deferred_after:.0f} s; listings, by who asked: {asked}; "
-        f"{victim} killed with {first} forms complete, {second - first} completed before that was noticed, "
-        f"all found {found_after:.0f} s after the kill; {SENSORS - second} completed then; over after "
-        f"{time.monotonic() - start:.0f} s; ends: {len(ends)}, mismatches: {mismatches(airflow)}",
+        f"{SENSORS} sensors, deferred after {deferred_after:.0f} s; listings, by who asked: "
+        f"{asked}; {victim} killed with {first} forms complete, {second - first} completed before "
+        f"that was noticed, all found {found_after:.0f} s after the kill; {SENSORS - second} "
+        f"completed then; over after {time.monotonic() - start:.0f} s; ends: {len(ends)}, "
+        f"mismatches: {mismatches(airflow)}",
     )
     assert Counter(ends) == Counter(range(SENSORS))
     assert by_triggerer.keys() <= set(TRIGGERERS)
@@ -90,9 +91,13 @@ def _sender(airflow: DistributedAirflow, request: RecordedRequest) -> str:
 def _ends_of_sensors(airflow: DistributedAirflow, waits: Waits) -> list[int]:
     """Each sensor's number, as often as its log says that it has its forms."""
     logs = airflow.home / "logs" / f"dag_id={WAITS_ID}" / f"run_id={waits.run_id}" / "task_id=wait"
-    ends = {log: log.read_text().count("Success criteria met") for log in logs.rglob("attempt=*.log")}
+    ends = {
+        log: log.read_text().count("Success criteria met") for log in logs.rglob("attempt=*.log")
+    }
     return [
-        int(log.parent.name.removeprefix("map_index=")) for log, times in ends.items() for _ in range(times)
+        int(log.parent.name.removeprefix("map_index="))
+        for log, times in ends.items()
+        for _ in range(times)
     ]
 
 
@@ -116,12 +121,15 @@ def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
         until_emitted(airflow, [*at_risk, *safe])
         airflow.start_again(victim)
 
-    twice = Counter(times_emitted(airflow, at_risk).values()), Counter(times_emitted(airflow, safe).values())
+    twice = (
+        Counter(times_emitted(airflow, at_risk).values()),
+        Counter(times_emitted(airflow, safe).values()),
+    )
     in_events = {form for event in _events(airflow) for form in event}
     record_property(
         "figures",
-        f"watcher killed {KILLS} times, asked again after {[round(gap) for gap in gaps]} s; forms by how "
-        f"often they were emitted: completed before a kill {twice[0]}, after it {twice[1]}",
+        f"watcher killed {KILLS} times, asked again after {[round(gap) for gap in gaps]} s; forms "
+        f"by how often they were emitted: completed before a kill {twice[0]}, after it {twice[1]}",
     )
     assert max(twice[0]) <= 2
     assert set(twice[1]) == {1}

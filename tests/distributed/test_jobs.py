@@ -17,7 +17,16 @@ from fsm_provider.testing.state import RecordedRequest
 from tests.distributed.airflow import DistributedAirflow
 from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.form_events import add, times_emitted, until_emitted
-from tests.system.kills import BULK_JOBS, CONCURRENCY, LATENCY, Run, Stage, Tally, process_behind, run_number
+from tests.system.kills import (
+    BULK_JOBS,
+    CONCURRENCY,
+    LATENCY,
+    Run,
+    Stage,
+    Tally,
+    process_behind,
+    run_number,
+)
 
 RUNS = int(os.environ.get("FSM_CLUSTER_RUNS", "8"))
 """More than the workers have slots for."""
@@ -51,9 +60,9 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     tally = Tally.from_reports(reports)
     record_property(
         "figures",
-        f"killed with {len(retried)} of {RUNS} runs, after {requests} jobs of one: {tally}; tried again "
-        f"after {[round(since.total_seconds()) for since in noticed]} s, over after {seconds:.0f} s; "
-        f"{len(orphans)} messages delivered again",
+        f"killed with {len(retried)} of {RUNS} runs, after {requests} jobs of one: {tally}; tried "
+        f"again after {[round(since.total_seconds()) for since in noticed]} s, over after "
+        f"{seconds:.0f} s; {len(orphans)} messages delivered again",
     )
     assert len(orphans) >= len(retried)
     assert [report.jobs for report in stage.finish(runs)] == [report.jobs for report in reports]
@@ -62,7 +71,9 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(asked=JOBS)
     for report in reports:
         outcomes = Counter(outcome["outcome"] for outcome in report.result)
-        assert outcomes["uncertain"] <= (CONCURRENCY + CONCURRENCY // 2 if report.attempts == 2 else 0)
+        assert outcomes["uncertain"] <= (
+            CONCURRENCY + CONCURRENCY // 2 if report.attempts == 2 else 0
+        )
         assert report.state == ("failed" if outcomes["uncertain"] else "success")
 
 
@@ -93,8 +104,8 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
     emitted = Counter(times_emitted(airflow, forms).values())
     record_property(
         "figures",
-        f"killed after {requests} of {JOBS} jobs: {tally}, attempts {attempts}, over after {seconds:.0f} s; "
-        f"forms by how often they were emitted: {emitted}",
+        f"killed after {requests} of {JOBS} jobs: {tally}, attempts {attempts}, over after "
+        f"{seconds:.0f} s; forms by how often they were emitted: {emitted}",
     )
     assert tally == Tally(asked=JOBS, created=JOBS)
     assert set(attempts) == {1}
@@ -105,7 +116,9 @@ def _start(stage: Stage, fsm_conn_id: str = "fsm_default") -> list[Run]:
     return [run for _ in range(RUNS) for run in stage.start_bulk("kills_bulk", None, fsm_conn_id)]
 
 
-def _until_a_run_has_sent(requests: int, airflow: DistributedAirflow, stage: Stage, worker: str) -> None:
+def _until_a_run_has_sent(
+    requests: int, airflow: DistributedAirflow, stage: Stage, worker: str
+) -> None:
     """Come back while a run of this worker sends its requests, after so many of them."""
     sender = cache(lambda connection: airflow.name_for(process_behind(connection)))
 

@@ -36,12 +36,16 @@ OWN_SERVICE = (
     f"python -m fsm_provider fake --port {{port}} --token {OWN_TOKEN} --form-after 5 --page-size 20 "
     f"--fail 'GET /users 403 always' --property 7 {'--form 7:Boiler ' * 30}"
 )
-"""Stands for the newcomer's own service: it has two pages of forms, one property, and refuses one path."""
+"""Stands for the newcomer's own service: it has two pages of forms, one property, and refuses one
+path.
+"""
 START_SECONDS = 240.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--home", type=Path, help="a home folder that the quickstart was installed in before")
+    parser.addoption(
+        "--home", type=Path, help="a home folder that the quickstart was installed in before"
+    )
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
@@ -117,7 +121,9 @@ def say() -> Callable[[str, str], None]:
 
 @pytest.fixture(scope="session")
 def newcomer(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, say: Callable[[str, str], None]
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    say: Callable[[str, str], None],
 ) -> Iterator[Newcomer]:
     """A newcomer who has done step 1."""
     end_on_signals()
@@ -167,7 +173,9 @@ def _held_port(stack: ExitStack) -> int:
 
 
 def _environment(home: Path, scratch: Path, api_port: int, log_ports: list[int]) -> dict[str, str]:
-    """Give the environment of a new terminal: that of the tests, without what they or their users set up."""
+    """Give the environment of a new terminal: that of the tests, without what they or their users
+    set up.
+    """
     python3 = scratch / "bin" / "python3"
     python3.parent.mkdir()
     python3.write_text(f'#!/bin/sh\nexec {shlex.quote(str(Path(sys.executable).resolve()))} "$@"\n')
@@ -225,7 +233,8 @@ def own(connected: Newcomer) -> Newcomer:
     service.wait_until(lambda: "export" in service.output, 60, "the service is up")
     probe, connection = newcomer.steps[7]
     code, output = newcomer.terminals[1].attempt(probe)
-    # The forms of this service are all as old: what the probe cannot find out, it says, with exit code 1.
+    # The forms of this service are all as old: what the probe cannot find out, it says, with exit
+    # code 1.
     assert code == 1, output
     assert "Connection success!" in output
     assert "cursor_param is cursor" in output
@@ -242,7 +251,9 @@ def own(connected: Newcomer) -> Newcomer:
 
 
 def _write_dags(newcomer: Newcomer) -> None:
-    (complete,) = (block.text for block in blocks("python", pages=[PAGES[0]]) if "@dag" in block.text)
+    (complete,) = (
+        block.text for block in blocks("python", pages=[PAGES[0]]) if "@dag" in block.text
+    )
     assert DESTINATION in complete
     stored = str(newcomer.home / "stored")
     (newcomer.dags / "annual_gas_check.py").write_text(complete.replace(DESTINATION, stored))

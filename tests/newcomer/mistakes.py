@@ -11,9 +11,7 @@ from typing import Any
 
 TEST = "airflow connections test {name}"
 PROBE = "python -m fsm_provider probe {name}"
-WITHOUT_FASTAPI = (
-    "import sys; sys.modules['fastapi'] = None; from fsm_provider.cli import main; sys.exit(main(['fake']))"
-)
+WITHOUT_FASTAPI = "import sys; sys.modules['fastapi'] = None; from fsm_provider.cli import main; sys.exit(main(['fake']))"
 DAG_OF_TASKS = "mistakes"
 DAG = """\
 from datetime import date, timedelta
@@ -110,7 +108,11 @@ COMMANDS = table(
             *(TEST, "HTTP 404", "nothing at URL/v2/forms", "base path in the connection's host"),
         ),
         "http_to_another_machine": (
-            *(PROBE, "host: http would send the token in the clear", "use https, or set allow_http"),
+            *(
+                PROBE,
+                "host: http would send the token in the clear",
+                "use https, or set allow_http",
+            ),
         ),
         "service_not_started": (TEST, "http://127.0.0.1:9 was not reached", "Connection refused"),
         "no_host": (
@@ -118,12 +120,22 @@ COMMANDS = table(
             "connection 'no_host': host: is missing: it should be the base",
             "e.g. https://",
         ),
-        "wrong_token": (TEST, "HTTP 401", "the token is not accepted: check the connection's password"),
+        "wrong_token": (
+            TEST,
+            "HTTP 401",
+            "the token is not accepted: check the connection's password",
+        ),
         "token_with_bearer": (PROBE, "password: should be the bare token"),
         "no_token": (PROBE, "password: is empty: it should be the API token"),
-        "token_in_extra": (PROBE, "extra: token is not one of its settings: it is the connection's password"),
+        "token_in_extra": (
+            PROBE,
+            "extra: token is not one of its settings: it is the connection's password",
+        ),
         "typo_in_extra": (TEST, "curser_param: is not a setting; these are: "),
-        "timeout_in_words": (PROBE, "connection 'timeout_in_words': timeout: should be a valid number"),
+        "timeout_in_words": (
+            PROBE,
+            "connection 'timeout_in_words': timeout: should be a valid number",
+        ),
         "unknown_time_zone": (PROBE, "server_timezone: ", "London"),
         "timeout_of_zero": (PROBE, "timeout: "),
         "page_of_no_job": (
@@ -306,7 +318,11 @@ TASKS = table(
         "form_under_another_name": (
             'FsmFormSensor(task_id="{name}", job=job.output, form_names=["Gas Safety Recrod"], '
             "deferrable=True, poke_interval=5, timeout=timedelta(seconds=25))",
-            *("Sensor has timed out", "Gas Safety Recrod", "1 other form since then: Gas Safety Record"),
+            *(
+                "Sensor has timed out",
+                "Gas Safety Recrod",
+                "1 other form since then: Gas Safety Record",
+            ),
         ),
         "forms_of_a_mapped_task": (
             'FsmFormPdfsToObjectStorageOperator(task_id="{name}", forms=forms.output, destination="/tmp")',
@@ -345,7 +361,9 @@ TASKS = table(
 
 
 def dag_files() -> dict[str, str]:
-    """Give the DAG files by their names: one for each import that breaks, and one of all tasks that fail."""
+    """Give the DAG files by their names: one for each import that breaks, and one of all tasks that
+    fail.
+    """
     tasks = [COMMON_TASKS, *(one.text.replace("{name}", one.name) for one in TASKS)]
     texts = {one.name: one.text for one in IMPORTS} | {DAG_OF_TASKS: "\n".join(tasks)}
     return {

@@ -33,7 +33,9 @@ def commands_by_step(page: Path) -> dict[int, list[str]]:
     }
     steps: dict[int, list[str]] = {number: [] for number in starts.values()}
     for block in blocks("bash", pages=[page]):
-        steps[max(number for line, number in starts.items() if line < block.line)].append(block.text)
+        steps[max(number for line, number in starts.items() if line < block.line)].append(
+            block.text
+        )
     return steps
 
 
@@ -127,7 +129,10 @@ class Terminal:
         remembered = f". '{exported}'\n" if exported.exists() else ""
         return subprocess.Popen(
             ["bash", "-c", f"set -e\n{remembered}{commands}\nexport -p > '{exported}'\n"],
-            **{"cwd": self._env["HOME"], **{key: value for key, value in arguments.items() if value}},
+            **{
+                "cwd": self._env["HOME"],
+                **{key: value for key, value in arguments.items() if value},
+            },
             env=self._env,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.STDOUT,

@@ -24,7 +24,9 @@ def test_the_quickstart_does_what_it_says(connected: Newcomer) -> None:
     newcomer.terminals[2].run(newcomer.steps[5][1])
 
     run_id = api.first_run("first_job")
-    api.wait_for_tasks("first_job", run_id, lambda states: states.get("wait_for_its_form") == "deferred")
+    api.wait_for_tasks(
+        "first_job", run_id, lambda states: states.get("wait_for_its_form") == "deferred"
+    )
     say("step 5", "the sensor is deferred")
     assert api.wait_for_run("first_job", run_id) == "success"
     (form,) = api.xcom("first_job", run_id, "wait_for_its_form")
@@ -32,7 +34,10 @@ def test_the_quickstart_does_what_it_says(connected: Newcomer) -> None:
     assert (form["formName"], form["jobID"]) == ("Gas Safety Record", job["id"])
     say("step 5", "it has its form")
     api.clear("first_job", run_id, ["create_job"])
-    wait_until(lambda: api.task_states("first_job", run_id)["create_job"] != "success", "the task is cleared")
+    wait_until(
+        lambda: api.task_states("first_job", run_id)["create_job"] != "success",
+        "the task is cleared",
+    )
     assert api.wait_for_run("first_job", run_id) == "success"
     assert api.xcom("first_job", run_id, "create_job")["id"] == job["id"]
     say("step 5", "cleared, the task creates nothing")
@@ -96,7 +101,9 @@ def test_a_command_names_the_mistake(own: Newcomer, mistake: Mistake) -> None:
 def test_an_import_error_names_the_mistake(own: Newcomer, mistake: Mistake) -> None:
     def found() -> str:
         errors = own.api.import_errors()
-        return next((text for file, text in errors.items() if file.endswith(f"{mistake.name}.py")), "")
+        return next(
+            (text for file, text in errors.items() if file.endswith(f"{mistake.name}.py")), ""
+        )
 
     text = wait_until(found, f"{mistake.name} has an import error")
 
@@ -104,7 +111,9 @@ def test_an_import_error_names_the_mistake(own: Newcomer, mistake: Mistake) -> N
 
 
 @pytest.mark.parametrize("mistake", TASKS, ids=str)
-def test_the_log_of_a_task_names_the_mistake(own: Newcomer, runs: dict[str, str], mistake: Mistake) -> None:
+def test_the_log_of_a_task_names_the_mistake(
+    own: Newcomer, runs: dict[str, str], mistake: Mistake
+) -> None:
     api, run_id = own.api, runs[DAG_OF_TASKS]
     path = f"/dags/{DAG_OF_TASKS}/dagRuns/{run_id}/taskInstances/{mistake.name}"
     api.wait_for_tasks(DAG_OF_TASKS, run_id, lambda states: states.get(mistake.name) == "failed")
@@ -123,7 +132,9 @@ def judge(newcomer: Newcomer, mistake: Mistake, lines: list[str], everything: st
     :param lines: the lines of the message, and of what is printed around it.
     """
     url = newcomer.own_url
-    says = [part.replace("URL", url).replace("HOST", url.partition("//")[2]) for part in mistake.says]
+    says = [
+        part.replace("URL", url).replace("HOST", url.partition("//")[2]) for part in mistake.says
+    ]
     shown = "\n".join(lines)
     said = [line for line in lines if all(part in line for part in says)]
     assert said, f"no line of this says {' ... '.join(says)}:\n{shown}"

@@ -25,7 +25,9 @@ FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 1.0
 DATABASE_ATTEMPTS = 20
 PATIENCE = float(os.environ.get("FSM_PATIENCE", "600"))
-"""Seconds after which what a test waits for is taken for never: longer than the slowest machine needs."""
+"""Seconds after which what a test waits for is taken for never: longer than the slowest machine
+needs.
+"""
 
 T = TypeVar("T")
 
@@ -48,7 +50,8 @@ def wait_until(find: Callable[[], T], what: str) -> T:
 
 
 class AirflowApi:
-    """``/api/v2`` of an Airflow that gives everybody an admin's token; in Airflow 2 ``/api/v1``, without one.
+    """``/api/v2`` of an Airflow that gives everybody an admin's token; in Airflow 2 ``/api/v1``,
+    without one.
 
     :param base_url: the API server's URL
     """
@@ -65,7 +68,9 @@ class AirflowApi:
         """
         self._log_in()
         for _ in range(DATABASE_ATTEMPTS):
-            response = self._session.request(method, f"{self.base_url}{ROOT}{path}", timeout=60, **arguments)
+            response = self._session.request(
+                method, f"{self.base_url}{ROOT}{path}", timeout=60, **arguments
+            )
             if response.status_code != 500 or "Database error" not in response.text:
                 break
             time.sleep(POLL_SECONDS)
@@ -114,7 +119,9 @@ class AirflowApi:
         similar = self.api("GET", "/dags", params={"dag_id_pattern": dag_id, "limit": 100})
         return any(dag["dag_id"] == dag_id for dag in similar["dags"])
 
-    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, run_id: str | None = None) -> str:
+    def trigger(
+        self, dag_id: str, conf: Mapping[str, Any] | None = None, run_id: str | None = None
+    ) -> str:
         """Start a run, as soon as the DAG is parsed, and return its id."""
         self.wait_for_dag(dag_id)
         run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}"
@@ -181,7 +188,9 @@ class AirflowApi:
     def wait_for_tasks(
         self, dag_id: str, run_id: str, are_there: Callable[[dict[str, str | None]], bool]
     ) -> None:
-        """Return once ``are_there`` says so of the states of the tasks; raise where the run ends without."""
+        """Return once ``are_there`` says so of the states of the tasks; raise where the run ends
+        without.
+        """
         for _, states in self.follow(dag_id, run_id):
             if are_there(states):
                 return
@@ -189,7 +198,9 @@ class AirflowApi:
 
     def wait_for_run(self, dag_id: str, run_id: str) -> str:
         """Return the run's final state."""
-        wait_until(lambda: self.run_state(dag_id, run_id) in FINISHED, f"{run_id} of {dag_id} is over")
+        wait_until(
+            lambda: self.run_state(dag_id, run_id) in FINISHED, f"{run_id} of {dag_id} is over"
+        )
         return self.run_state(dag_id, run_id)
 
     def xcom(
@@ -223,7 +234,9 @@ class AirflowApi:
             try_number = self.api("GET", instance)["try_number"]
         parameters = {"full_content": True, "map_index": map_index}
         as_json = {"Accept": "application/json"}
-        content = self.api("GET", f"{path}/logs/{try_number}", params=parameters, headers=as_json)["content"]
+        content = self.api("GET", f"{path}/logs/{try_number}", params=parameters, headers=as_json)[
+            "content"
+        ]
         if not IS_AIRFLOW_3:
             return "\n".join(text for _, text in ast.literal_eval(content))
         return "\n".join(map(_log_line, content))
@@ -277,5 +290,7 @@ def _log_line(event: Mapping[str, Any]) -> str:
 
 
 def _traceback(error: Mapping[str, Any]) -> str:
-    frames = [f"  {frame['filename']}:{frame['lineno']} {frame['name']}" for frame in error["frames"]]
+    frames = [
+        f"  {frame['filename']}:{frame['lineno']} {frame['name']}" for frame in error["frames"]
+    ]
     return "\n".join([*frames, f"{error['exc_type']}: {error['exc_value']}", *error["exc_notes"]])

@@ -24,7 +24,14 @@ collect_ignore = ["kit"]  # a user's project, whose tests a test runs
 ROOT = Path(__file__).parents[2]
 WATCHED = {"test_deferred_sensors", "test_metrics", "test_webhooks"}
 """Files whose tests share an Airflow."""
-ALONE = {"test_docs", "test_export_kills", "test_kills", "test_pdf_kills", "test_testing_kit", "test_wheel"}
+ALONE = {
+    "test_docs",
+    "test_export_kills",
+    "test_kills",
+    "test_pdf_kills",
+    "test_testing_kit",
+    "test_wheel",
+}
 """Files that need none, or one of their own. All others share another one."""
 DAGS = {"examples": ROOT / "example_dags", "system": ROOT / "tests" / "system" / "dags"}
 TOKEN = "canary-5d0e8c1f-token"
@@ -119,7 +126,8 @@ def airflow(
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
         "FSM_POLL_INTERVAL": "1",
         "FSM_WATCHED_SINCE": (datetime.now(UTC) - timedelta(days=3)).isoformat(),
-        # Airflow fails a task of a run that is deleted and made again while the former's process still ends.
+        # Airflow fails a task of a run that is deleted and made again while the former's process
+        # still ends.
         "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
         # A triggerer that is gone is noticed by its silence; Airflow's own default is 30 s.
         "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",

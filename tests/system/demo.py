@@ -145,7 +145,9 @@ def register_webhook(stage: Stage) -> None:
 
     def result(task_id: str, value: Any) -> str:
         (webhook,) = value
-        return f"webhook {webhook['id']}, {', '.join(webhook['eventTypes'])} -> {webhook['targetURL']}"
+        return (
+            f"webhook {webhook['id']}, {', '.join(webhook['eventTypes'])} -> {webhook['targetURL']}"
+        )
 
     stage.follow("webhook_bootstrap", run_id, result, shown=ENDS)
 
@@ -153,7 +155,9 @@ def register_webhook(stage: Stage) -> None:
 def delivered_job(stage: Stage) -> None:
     """The webhook of the job that the work order created, and the run that it started."""
     for attempt in stage.service.deliveries:
-        stage.narrator.say("fake service", f"delivered job {attempt.job_id} by webhook: {attempt.status}")
+        stage.narrator.say(
+            "fake service", f"delivered job {attempt.job_id} by webhook: {attempt.status}"
+        )
     run_id = stage.airflow.first_run("jobs_from_webhooks")
     stage.follow("jobs_from_webhooks", run_id, lambda task_id, value: "", shown=ENDS)
     found = stage.airflow.xcom("jobs_from_webhooks", run_id, "references")
@@ -201,7 +205,9 @@ def unasked_form(stage: Stage) -> None:
     def result(task_id: str, value: Any) -> str:
         match task_id:
             case "parse_forms":
-                return ", ".join(f"{form['formName']} of property {form['propertyID']}" for form in value)
+                return ", ".join(
+                    f"{form['formName']} of property {form['propertyID']}" for form in value
+                )
             case "route":
                 return ""
             case _:
@@ -212,7 +218,9 @@ def unasked_form(stage: Stage) -> None:
     until_polled(stage.service)
     form = stage.service.add_form(form_name="Gas Safety Record", property_id=31)
     completed = stage.narrator.seconds
-    stage.narrator.say("engineer", f"completed {form['formName']} {form['id']}, which no DAG asked for")
+    stage.narrator.say(
+        "engineer", f"completed {form['formName']} {form['id']}, which no DAG asked for"
+    )
     run_id = stage.airflow.first_run(dag_id)
     stage.narrator.say("DAG", f"{dag_id} started by its asset")
     stage.follow(dag_id, run_id, result, shown=ENDS)
@@ -230,7 +238,9 @@ PARTS = (register_webhook, work_order, delivered_job, planned_maintenance, unask
 
 def main() -> int:
     """Run the demonstration; the return value is the exit code."""
-    parser = argparse.ArgumentParser(description="The example DAGs on a real Airflow and a fake service.")
+    parser = argparse.ArgumentParser(
+        description="The example DAGs on a real Airflow and a fake service."
+    )
     parser.add_argument("--ui", action="store_true", help="stay up until Ctrl-C")
     stay = parser.parse_args().ui
     end_on_signals()
@@ -252,7 +262,9 @@ def _demonstrate(stay: bool) -> int:
         narrator.say("fake service", service.base_url)
         narrator.say("Airflow", "starting ...")
         # A copy, since some examples write files beside themselves.
-        dags = shutil.copytree(EXAMPLES, Path(folder, "dags"), ignore=shutil.ignore_patterns("__pycache__"))
+        dags = shutil.copytree(
+            EXAMPLES, Path(folder, "dags"), ignore=shutil.ignore_patterns("__pycache__")
+        )
         home = Path(folder, "airflow")
         env = connections_with_ledger(service, home) | {"FSM_POLL_INTERVAL": "1"}
         with LocalAirflow(dags, home, env) as airflow:

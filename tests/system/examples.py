@@ -13,11 +13,18 @@ WITH_LEDGER = {'once_per="key"': 'once_per="key", fsm_conn_id="fsm_with_ledger"'
 
 
 def copy(
-    airflow: LocalAirflow, folder: Path, example: str, dag_id: str, *, by_hand: bool = True, **replaced: str
+    airflow: LocalAirflow,
+    folder: Path,
+    example: str,
+    dag_id: str,
+    *,
+    by_hand: bool = True,
+    **replaced: str,
 ) -> None:
     """Copy an example, under an id of its own.
 
-    :param by_hand: whether it has no schedule, no retries and starts unpaused; if not, that stays as it is.
+    :param by_hand: whether it has no schedule, no retries and starts unpaused; if not, that stays
+        as it is.
     :param replaced: what else is put for a text that is there once.
     """
     text = (DAGS["examples"] / f"{example}.py").read_text().replace(example, dag_id)

@@ -1,4 +1,6 @@
-"""Forms that a watcher emits, and sensors that wait for theirs: how to add them and see them arrive."""
+"""Forms that a watcher emits, and sensors that wait for theirs: how to add them and see them
+arrive.
+"""
 
 import re
 from collections import Counter
@@ -86,7 +88,10 @@ class Waits:
 
     def complete(self, numbers: Iterable[int]) -> dict[int, int]:
         """Complete the forms that these sensors wait for."""
-        return {number: self.service.add_form(job_id=self.first_job + number)["id"] for number in numbers}
+        return {
+            number: self.service.add_form(job_id=self.first_job + number)["id"]
+            for number in numbers
+        }
 
     def until_found(self, forms: Mapping[int, int]) -> None:
         """Wait until these sensors have succeeded, each with its own form, and no other has."""
@@ -105,7 +110,9 @@ class Waits:
 
 
 def mismatches(airflow: LocalAirflow) -> int:
-    """Count the sensors that were queued again before the scheduler had noticed the end of their process."""
+    """Count the sensors that were queued again before the scheduler had noticed the end of their
+    process.
+    """
     logs = [path.read_text() for path in airflow.home.glob("scheduler*.log")]
     mismatch = rf"\[error .*TaskInstance: {WAITS_ID}\.\S+ .*finished with state success, but"
     return sum(len(re.findall(mismatch, log)) for log in logs)

@@ -1,6 +1,8 @@
-"""Where the ledger of the tasks may be that tests kill: in Airflow itself since 3.3, or in a database.
+"""Where the ledger of the tasks may be that tests kill: in Airflow itself since 3.3, or in a
+database.
 
-``FSM_KILLS_STORES`` names the stores of ``test_kills.py`` and ``test_kills_database.py``, with commas.
+``FSM_KILLS_STORES`` names the stores of ``test_kills.py`` and ``test_kills_database.py``, with
+commas.
 """
 
 import json
@@ -31,7 +33,9 @@ def _missing(store: str) -> str:
 
 
 def chosen(*stores: str) -> list[object]:
-    """Give those of the stores that are to be tested, as parameters; one that is not here is skipped."""
+    """Give those of the stores that are to be tested, as parameters; one that is not here is
+    skipped.
+    """
     return [
         pytest.param(store, marks=pytest.mark.skipif(bool(_missing(store)), reason=_missing(store)))
         for store in stores
@@ -68,7 +72,9 @@ class Databases:
 
 
 @contextmanager
-def databases(folder: Path, service: FakeFieldService, stores: Collection[str]) -> Iterator[Databases]:
+def databases(
+    folder: Path, service: FakeFieldService, stores: Collection[str]
+) -> Iterator[Databases]:
     """Run what these stores need, and make a connection for each."""
     with ExitStack() as stack:
         running = Databases()

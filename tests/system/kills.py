@@ -1,8 +1,8 @@
 """Tasks that create jobs, killed: what the service holds then, and what the task says of it.
 
-``python -m tests.system.kills [--seed N]`` does to tasks of the http provider what ``test_kills.py``
-does to ours with a ledger in each of the stores, and prints all. It runs where that provider is installed:
-``make kills``.
+``python -m tests.system.kills [--seed N]`` does to tasks of the http provider what
+``test_kills.py`` does to ours with a ledger in each of the stores, and prints all. It runs where
+that provider is installed: ``make kills``.
 """
 
 import argparse
@@ -124,7 +124,9 @@ def process_behind(client: tuple[str, int]) -> int:
     for _ in range(PROCESS_LOOKS):
         # To another server, another process may have the same address.
         here = {(found.raddr, found.laddr) for found in psutil.Process().net_connections("tcp4")}
-        connections = [one for one in psutil.net_connections("tcp4") if one.laddr == client and one.pid]
+        connections = [
+            one for one in psutil.net_connections("tcp4") if one.laddr == client and one.pid
+        ]
         pids = {found.pid for found in connections if (found.laddr, found.raddr) in here}
         with suppress(psutil.NoSuchProcess, ValueError):  # what it forked has just ended
             # What it forks meanwhile holds the connection too, and is younger.
@@ -181,7 +183,9 @@ class Report:
 
 
 @contextmanager
-def staged(folder: Path, *dag_files: Path, stores: Collection[str], slots: int = 4) -> Iterator["Stage"]:
+def staged(
+    folder: Path, *dag_files: Path, stores: Collection[str], slots: int = 4
+) -> Iterator["Stage"]:
     """Run an Airflow with these DAGs, a service, and what the ledgers need.
 
     :param folder: an empty one.
@@ -192,12 +196,22 @@ def staged(folder: Path, *dag_files: Path, stores: Collection[str], slots: int =
     dags.mkdir()
     for file in dag_files:
         (dags / file.name).symlink_to(file)
-    with FakeFieldService(latency=LATENCY) as service, databases(folder, service, stores) as ledgers:
-        connection = {"conn_type": "http", "host": service.base_url, "password": service.settings.token}
+    with (
+        FakeFieldService(latency=LATENCY) as service,
+        databases(folder, service, stores) as ledgers,
+    ):
+        connection = {
+            "conn_type": "http",
+            "host": service.base_url,
+            "password": service.settings.token,
+        }
         env = NOTICED_AFTER | ledgers.env
         env["AIRFLOW_CONN_FSM_HTTP"] = json.dumps(connection)
         env["AIRFLOW__CORE__PARALLELISM"] = str(slots)
-        with _database() as of_database, LocalAirflow(dags, folder / "home", env | of_database) as airflow:
+        with (
+            _database() as of_database,
+            LocalAirflow(dags, folder / "home", env | of_database) as airflow,
+        ):
             for dag_id in [dag_id for file in dag_files for dag_id in DAG_IDS[file]]:
                 airflow.wait_for_dag(dag_id)
             yield Stage(airflow, service, ledgers)
@@ -205,7 +219,9 @@ def staged(folder: Path, *dag_files: Path, stores: Collection[str], slots: int =
 
 @contextmanager
 def _database() -> Iterator[dict[str, str]]:
-    """Airflow 2 needs another database to run tasks in parallel; give the environment that names it."""
+    """Airflow 2 needs another database to run tasks in parallel; give the environment that names
+    it.
+    """
     if IS_AIRFLOW_3:
         yield {}
         return
@@ -232,8 +248,9 @@ class Stage:
     def quiet(self) -> Iterator[None]:
         """Start no task before the end of the block; to be entered while none runs.
 
-        On SQLite, Airflow's API server would wait for itself where it clears or triggers a run while a
-        task writes: its event loop for a lock that another of its threads holds until the loop goes on.
+        On SQLite, Airflow's API server would wait for itself where it clears or triggers a run
+        while a task writes: its event loop for a lock that another of its threads holds until the
+        loop goes on.
         """
         self._pause(True)
         try:
@@ -242,9 +259,13 @@ class Stage:
             self._pause(False)
 
     def _pause(self, paused: bool) -> None:
-        self.airflow.api("PATCH", "/dags", params={"dag_id_pattern": "~"}, json={"is_paused": paused})
+        self.airflow.api(
+            "PATCH", "/dags", params={"dag_id_pattern": "~"}, json={"is_paused": paused}
+        )
 
-    def start_one(self, dag_id: str, point: str, victim: str, fsm_conn_id: str = "fsm_default") -> Run:
+    def start_one(
+        self, dag_id: str, point: str, victim: str, fsm_conn_id: str = "fsm_default"
+    ) -> Run:
         """Have one job created by a task that dies at this point of its first attempt."""
         number = next(self._numbers)
         if point == "stored, not answered":
@@ -261,7 +282,8 @@ class Stage:
         once_per: str = "run",
         runs: int = 1,
     ) -> list[Run]:
-        """Have many jobs created, by runs that are given the same list; one task dies once, or none does.
+        """Have many jobs created, by runs that are given the same list; one task dies once, or none
+        does.
 
         That of a single run waits for its end.
         """
@@ -373,8 +395,12 @@ class Tally:
 def main() -> int:
     """Kill both sides and print the outcomes."""
     parser = argparse.ArgumentParser(prog="python -m tests.system.kills", description=__doc__)
-    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="seed of the random kills")
-    parser.add_argument("--runs", type=int, default=BULK_RUNS, help="random kills (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=random.randrange(10**6), help="seed of the random kills"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=BULK_RUNS, help="random kills (default: %(default)s)"
+    )
     options = parser.parse_args()
     end_on_signals()
     with (
@@ -390,7 +416,9 @@ Side = tuple[str, str]
 """A DAG, and the connection whose ledger it uses."""
 
 
-def _sides(stage: Stage, dag_id: str, name: str, control_id: str, control_name: str) -> dict[Side, str]:
+def _sides(
+    stage: Stage, dag_id: str, name: str, control_id: str, control_name: str
+) -> dict[Side, str]:
     """Name ours with each store that is there, and the control."""
     ours = {
         (dag_id, fsm_conn_id): f"{name}, ledger in {store}"
@@ -416,7 +444,9 @@ def _kill_at_points(stage: Stage) -> None:
     _print_row(*["---"] * 4)
     for point in POINTS:
         for side, name in sides.items():
-            _print_row(point, name, *[_in_words(reports[side, point]) for reports in (retried, cleared)])
+            _print_row(
+                point, name, *[_in_words(reports[side, point]) for reports in (retried, cleared)]
+            )
 
 
 def _in_words(report: Report) -> str:
@@ -426,7 +456,9 @@ def _in_words(report: Report) -> str:
 
 
 def _kill_at_random(stage: Stage, seed: int, number: int) -> None:
-    sides = _sides(stage, "kills_bulk", "`FsmCreateJobsOperator`", "control_bulk", "`HttpHook` in a loop")
+    sides = _sides(
+        stage, "kills_bulk", "`FsmCreateJobsOperator`", "control_bulk", "`HttpHook` in a loop"
+    )
     columns = [column.name for column in fields(Tally)]
     print(f"\n{number} random kills each, {BULK_JOBS} jobs a run, seed {seed}:\n")
     _print_row("", *[column.replace("_", " ") for column in columns])

@@ -48,7 +48,8 @@ STOP_SECONDS = 10.0
 
 
 class LocalAirflow(AirflowApi):
-    """Runs api-server (Airflow 2: webserver), scheduler, dag-processor and triggerer as four child processes.
+    """Runs api-server (Airflow 2: webserver), scheduler, dag-processor and triggerer as four child
+    processes.
 
     :param dags_folder: the folder whose DAGs are parsed
     :param home: an empty folder for the database, the task logs and the log of each process
@@ -150,7 +151,9 @@ class LocalAirflow(AirflowApi):
             for name in names:
                 code = self.processes[name].poll()
                 if code is not None:
-                    raise LocalAirflowError(f"airflow {name} ended with code {code}:\n{self._tail(name)}")
+                    raise LocalAirflowError(
+                        f"airflow {name} ended with code {code}:\n{self._tail(name)}"
+                    )
             if time.monotonic() > deadline:
                 tails = "\n".join(f"--- {name}\n{self._tail(name)}" for name in sorted(waiting))
                 raise LocalAirflowError(f"not healthy after {BOOT_SECONDS:.0f} s:\n{tails}")

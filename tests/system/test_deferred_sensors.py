@@ -1,4 +1,5 @@
-"""Deferred sensors on one stream of polls, beside a watcher: one of two triggerers dies, no form is lost.
+"""Deferred sensors on one stream of polls, beside a watcher: one of two triggerers dies, no form is
+lost.
 
 ``FSM_KILLS_SEED`` repeats the random kill of a test that has failed.
 """

@@ -1,8 +1,8 @@
 """The shell blocks of the pages are run as they stand, page by page, each page in one shell.
 
-What stands for the reader's own service is a fake, and what stays up goes to the background. Of ``make``,
-which takes minutes, it is tried that the target is there, and of ``pip``, in ``tests/unit/test_docs.py``,
-that the extras are. The quickstart is followed by ``tests/newcomer``.
+What stands for the reader's own service is a fake, and what stays up goes to the background. Of
+``make``, which takes minutes, it is tried that the target is there, and of ``pip``, in
+``tests/unit/test_docs.py``, that the extras are. The quickstart is followed by ``tests/newcomer``.
 """
 
 import json
@@ -33,7 +33,9 @@ make() {{ command make --dry-run --directory '{ROOT}' "$@" > /dev/null; }}
 FAKE = re.compile(r"^(python -m fsm_provider fake .*)$", re.MULTILINE)
 COMMAND_SECONDS = 600.0
 PAGES_WITH_COMMANDS = [
-    page for page in PAGES if page.name != "quickstart.md" and blocks("bash", "console", pages=[page])
+    page
+    for page in PAGES
+    if page.name != "quickstart.md" and blocks("bash", "console", pages=[page])
 ]
 
 

@@ -53,7 +53,11 @@ def test_a_job_that_is_signed_off_is_invoiced_once_and_one_without_an_amount_is_
     copy(airflow, dags_folder, "planned_maintenance_jobs", PLANNED, **WITH_LEDGER)
     copy(airflow, dags_folder, "invoice_on_signoff", INVOICES, **WITH_LEDGER)
     due_list = tmp_path / "due.csv"
-    rows = ["reference,propertyID,due,quotedAmount", "INV-1,9701,2026-01-05,120.00", "INV-2,9701,2026-01-05,"]
+    rows = [
+        "reference,propertyID,due,quotedAmount",
+        "INV-1,9701,2026-01-05,120.00",
+        "INV-2,9701,2026-01-05,",
+    ]
     due_list.write_text("\n".join([*rows, "INV-3,9701,2999-01-05,9.00"]))
     run_id, state = run(airflow, PLANNED, due_list=str(due_list))
     assert state == "success"
@@ -79,7 +83,9 @@ def test_a_job_that_is_signed_off_is_invoiced_once_and_one_without_an_amount_is_
         unknown: "job 97002 is not in the due list",
     }
     assert {f"job={quoted}.json", f"records/job={quoted}.json"} < set(names(folder))
-    assert len(service.requests_to("POST", "/properties/9701/jobs")) == 2, "looking up creates nothing"
+    assert len(service.requests_to("POST", "/properties/9701/jobs")) == 2, (
+        "looking up creates nothing"
+    )
 
 
 def test_an_uncertain_row_of_a_due_list_fails_each_run_and_is_not_sent_again(
@@ -100,8 +106,15 @@ def test_an_uncertain_row_of_a_due_list_fails_each_run_and_is_not_sent_again(
         assert airflow.task_states(MAINTENANCE, run_id) == states
         assert airflow.xcom(MAINTENANCE, run_id, "report") == {other_rows: 2, "uncertain": 1}
         log = " ".join(airflow.task_log(MAINTENANCE, run_id, "report").split())
-        assert "PM-9052 9052 uncertain POST /properties/9052/jobs may or may not have taken effect" in log
-    assert [len(service.requests_to("POST", f"/properties/{one}/jobs")) for one in numbers] == [1, 1, 1]
+        assert (
+            "PM-9052 9052 uncertain POST /properties/9052/jobs may or may not have taken effect"
+            in log
+        )
+    assert [len(service.requests_to("POST", f"/properties/{one}/jobs")) for one in numbers] == [
+        1,
+        1,
+        1,
+    ]
 
 
 def names(folder: Path) -> list[str]:
@@ -113,7 +126,8 @@ def test_a_pdf_that_cannot_be_had_fails_the_run_and_the_next_one_has_it(
 ) -> None:
     copy(airflow, dags_folder, "gas_safety_pdf_delivery", RECORDS)
     good, bad = (
-        service.add_form(job_id=97101, property_id=9711, form_name="Delivered Record")["id"] for _ in range(2)
+        service.add_form(job_id=97101, property_id=9711, form_name="Delivered Record")["id"]
+        for _ in range(2)
     )
     service.fail("GET", f"/forms/{bad}/pdf", faults.Status(404), every=True)
     params = {"records": str(tmp_path), "form_name": "Delivered Record"}
@@ -125,7 +139,9 @@ def test_a_pdf_that_cannot_be_had_fails_the_run_and_the_next_one_has_it(
     second, second_state = run(airflow, RECORDS, **params)
 
     assert (first_state, second_state) == ("failed", "success")
-    assert kept == began, "however long the first runs fail, nothing after the first of all is passed over"
+    assert kept == began, (
+        "however long the first runs fail, nothing after the first of all is passed over"
+    )
     assert airflow.task_states(RECORDS, first)["commit"] == "upstream_failed"
     assert airflow.xcom(RECORDS, first, "deliver_pdfs")["failed"] == 1
     result = airflow.xcom(RECORDS, second, "deliver_pdfs")
@@ -136,7 +152,11 @@ def test_a_pdf_that_cannot_be_had_fails_the_run_and_the_next_one_has_it(
 
 
 def test_the_tenant_gets_the_record_by_mail(
-    airflow: LocalAirflow, service: FakeFieldService, mailbox: Mailbox, dags_folder: Path, tmp_path: Path
+    airflow: LocalAirflow,
+    service: FakeFieldService,
+    mailbox: Mailbox,
+    dags_folder: Path,
+    tmp_path: Path,
 ) -> None:
     soon = {"deferrable=True,": "deferrable=True, poke_interval=2,"}
     copy(airflow, dags_folder, "certificate_by_mail", MAILED, by_hand=False, **soon)

@@ -1,7 +1,7 @@
 """A job is never created twice, and never silently lost: tasks that are killed on a real Airflow.
 
-``FSM_KILLS_SEED`` repeats the random kills of a test that has failed. ``FSM_KILLS_STORES`` names where the
-ledger is, by default ``Airflow,SQLite``; ``PostgreSQL`` is the third.
+``FSM_KILLS_SEED`` repeats the random kills of a test that has failed. ``FSM_KILLS_STORES`` names
+where the ledger is, by default ``Airflow,SQLite``; ``PostgreSQL`` is the third.
 """
 
 import re
@@ -37,7 +37,9 @@ IS_COMPLETE = len(kill_stores.CHOSEN) == len(kill_stores.STORES)
 """Unless all stores are tested, there are fewer kills."""
 RUNS = BULK_RUNS if IS_COMPLETE else BULK_RUNS // 10
 """Random kills for each store."""
-KILLED = list(product(POINTS, ("both", "task")) if IS_COMPLETE else zip(POINTS, cycle(("both", "task"))))
+KILLED = list(
+    product(POINTS, ("both", "task")) if IS_COMPLETE else zip(POINTS, cycle(("both", "task")))
+)
 """Where a task is killed, and who dies with it."""
 CLEARED_BULK_RUNS = 3
 IS_RETRIED = RETRIES_OF_KILLED.is_there or not IS_AIRFLOW_3
@@ -45,7 +47,12 @@ IS_RETRIED = RETRIES_OF_KILLED.is_there or not IS_AIRFLOW_3
 AFTER_ONE_KILL = {2} if IS_AIRFLOW_3 else {2, 3}
 """Attempts. Airflow 2 sometimes takes the second one for dead as well, even after its end."""
 ALSO_AFTER_ONE_KILL = set() if IS_AIRFLOW_3 else {"up_for_retry"}
-JOBS_AFTER = {"before the POST": 0, "stored, not answered": 1, "answered, not recorded": 1, "recorded": 1}
+JOBS_AFTER = {
+    "before the POST": 0,
+    "stored, not answered": 1,
+    "answered, not recorded": 1,
+    "recorded": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +150,9 @@ def test_of_many_jobs_none_is_created_twice_or_lost_wherever_their_task_is_kille
     kill_stores.note(record_property, "once in a run", fsm_conn_id)
 
 
-def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(killed: dict[object, Aftermath]) -> None:
+def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(
+    killed: dict[object, Aftermath],
+) -> None:
     cleared = [killed[number] for number in range(RUNS) if killed[number].cleared]
     assert cleared
     for aftermath in cleared:
@@ -151,12 +160,18 @@ def test_a_cleared_task_gives_the_same_outcomes_and_creates_nothing(killed: dict
         assert aftermath.cleared.jobs == aftermath.retried.jobs
         by = aftermath.run.task
         assert aftermath.cleared.result == [
-            {**one, "outcome": "existing" if one["outcome"] == "created" else one["outcome"], "by": by}
+            {
+                **one,
+                "outcome": "existing" if one["outcome"] == "created" else one["outcome"],
+                "by": by,
+            }
             for one in aftermath.retried.result
         ]
 
 
-def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(stage: Stage, fsm_conn_id: str) -> None:
+def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(
+    stage: Stage, fsm_conn_id: str
+) -> None:
     run, task = _run_in_the_middle(stage, fsm_conn_id)
     worker = task.parent()
     assert worker

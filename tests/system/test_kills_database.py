@@ -1,4 +1,5 @@
-"""What only a ledger in a database promises: a key is sent once, whichever run asks, and however runs end.
+"""What only a ledger in a database promises: a key is sent once, whichever run asks, and however
+runs end.
 
 ``FSM_KILLS_STORES`` names the databases, by default ``SQLite``.
 """
@@ -59,7 +60,9 @@ class Ended:
 
 @pytest.fixture(scope="module")
 def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
-    """All at once, since what a killed task was sending counts as under way until its lease is over."""
+    """All at once, since what a killed task was sending counts as under way until its lease is
+    over.
+    """
     runs: dict[tuple[str, str], list[Run]] = {}
     stage.service.settings.latency = SLOW
     with stage.quiet():
@@ -69,7 +72,9 @@ def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
                 runs[fsm_conn_id, name] = _start(stage, name, fsm_conn_id)
     ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
     if not IS_RETRIED:
-        reports = [pair for one in ended.values() for pair in zip(one.runs, one.reports, strict=True)]
+        reports = [
+            pair for one in ended.values() for pair in zip(one.runs, one.reports, strict=True)
+        ]
         with stage.quiet():
             stage.clear([run for run, report in reports if report.result is None])
         ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
@@ -98,7 +103,9 @@ def test_two_runs_of_one_list_at_the_same_moment_create_each_job_once(
     assert [report.state for report in reports] == ["success", "success"]
     assert Tally.from_reports(reports) == Tally(asked=2 * BULK_JOBS, created=2 * BULK_JOBS)
     created = [_indices(report, "created") for report in reports]
-    assert any("is sending it: waiting until" in report.log for report in reports), "one came after the other"
+    assert any("is sending it: waiting until" in report.log for report in reports), (
+        "one came after the other"
+    )
     assert not created[0] & created[1]
     assert created[0] | created[1] == set(range(BULK_JOBS))
     for report, other in zip(reports, reversed(runs), strict=True):
@@ -113,11 +120,16 @@ def test_of_two_runs_one_of_which_is_killed_the_other_creates_the_rest(
 ) -> None:
     runs, reports = ended[f"{victim} killed"].runs, ended[f"{victim} killed"].reports
     tally = Tally.from_reports(reports)
-    print(f"seed {SEED}, {victim} killed: {tally}, attempts {[report.attempts for report in reports]}")
+    print(
+        f"seed {SEED}, {victim} killed: {tally}, attempts {[report.attempts for report in reports]}"
+    )
 
-    assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(asked=2 * BULK_JOBS)
+    assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(
+        asked=2 * BULK_JOBS
+    )
     uncertain = [_indices(report, "uncertain") for report in reports]
-    # A task whose worker alone is killed lives on for a while, and records what becomes of its own requests.
+    # A task whose worker alone is killed lives on for a while, and records what becomes of its own
+    # requests.
     assert uncertain[0] == uncertain[1] or victim == "worker"
     # In Airflow 2 it even ends well.
     dead = [run.task for run, report in zip(runs, reports, strict=True) if report.attempts > 1]
@@ -141,7 +153,9 @@ def test_a_database_that_is_restarted_meanwhile_delays_the_task(
     stage.ledgers.postgresql.stop(how)
     stage.service.settings.latency = LATENCY
     with pytest.raises(TimeoutError):
-        stage.service.wait_for(lambda: stage.killer.seen[run.number] == BULK_JOBS, timeout=AWAY_SECONDS)
+        stage.service.wait_for(
+            lambda: stage.killer.seen[run.number] == BULK_JOBS, timeout=AWAY_SECONDS
+        )
     stage.ledgers.postgresql.start()
     [report] = stage.finish([run])
 

@@ -1,4 +1,6 @@
-"""The provider's metrics on a real Airflow, as StatsD receives them from tasks, triggerer and API server."""
+"""The provider's metrics on a real Airflow, as StatsD receives them from tasks, triggerer and API
+server.
+"""
 
 import re
 from pathlib import Path
@@ -39,7 +41,9 @@ def test_deferred_waits_are_measured(metrics: Metrics) -> None:
     assert set(metrics.values("fsm.waits.failures", connection=CONN_ID)) == {0.0}
 
 
-def test_a_watcher_is_measured(airflow: LocalAirflow, watched: FakeFieldService, metrics: Metrics) -> None:
+def test_a_watcher_is_measured(
+    airflow: LocalAirflow, watched: FakeFieldService, metrics: Metrics
+) -> None:
     emitted_before = metrics.count("fsm.watcher.forms", **ASSET)
     forms = add(watched, 2)
     until_emitted(airflow, forms)
@@ -48,7 +52,8 @@ def test_a_watcher_is_measured(airflow: LocalAirflow, watched: FakeFieldService,
     watched.clear_faults()
 
     wait_until(
-        lambda: metrics.count("fsm.watcher.forms", **ASSET) == emitted_before + 2, "the forms are counted"
+        lambda: metrics.count("fsm.watcher.forms", **ASSET) == emitted_before + 2,
+        "the forms are counted",
     )
     assert metrics.count("fsm.watcher.polls", result="complete", **ASSET) > 3
     assert metrics.count("fsm.watcher.polls", result="failed", **ASSET) >= 2
@@ -80,13 +85,17 @@ def test_the_queries_of_dashboard_and_alerts_name_metrics_that_are_sent_with_the
     for name, tags, kind, _ in metrics.received:
         suffixes = ("_sum", "_count") if kind == "ms" else ("",)
         for suffix in suffixes:
-            sent.setdefault(f"airflow_{name.replace('.', '_')}{suffix}", set()).update(tag for tag, _ in tags)
+            sent.setdefault(f"airflow_{name.replace('.', '_')}{suffix}", set()).update(
+                tag for tag, _ in tags
+            )
     for taken in ("accepted", "repeated"):  # of which the receiver's own tests count
         sent[f"airflow_fsm_webhooks_{taken}"] = {"connection", "object"}
 
     for query in [*dashboard_queries(), *alert_queries()]:
         named = set(re.findall(r"airflow_[a-z_]+", query))
         labels = set(re.findall(r"(\w+)(?:=~|!=|=)\"", query))
-        labels |= {label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")}
+        labels |= {
+            label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")
+        }
         assert named <= sent.keys(), query
         assert all(labels <= sent[name] for name in named), query

@@ -6,7 +6,9 @@ from tests.system.local_airflow import LocalAirflow
 
 
 class NothingAtFirst:
-    """The first listing of a job's forms has none, even where the engineer is faster than the sensor."""
+    """The first listing of a job's forms has none, even where the engineer is faster than the
+    sensor.
+    """
 
     def __init__(self) -> None:
         self._listed: set[str] = set()

@@ -1,4 +1,6 @@
-"""A user's project: its DAGs tested with the pytest plugin, as it should be and with one that is broken."""
+"""A user's project: its DAGs tested with the pytest plugin, as it should be and with one that is
+broken.
+"""
 
 import shutil
 import subprocess
@@ -24,7 +26,18 @@ def test_a_project(tmp_path: Path, last_line: str, options: list[str], says: lis
     dag_file = tmp_path / "dags" / "work_order.py"
     dag_file.write_text(dag_file.read_text().replace("create_job >> wait_for_form\n", last_line))
 
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", *options]
-    output = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False).stdout
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--tb=short",
+        *options,
+    ]
+    output = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, check=False
+    ).stdout
 
     assert [text for text in says if text not in output] == [], output

@@ -1,7 +1,8 @@
-"""An asset's watcher loses no form, whenever its triggerer is killed or its DAG is paused or edited.
+"""An asset's watcher loses no form, whenever its triggerer is killed or its DAG is paused or
+edited.
 
-Forms come all the time. What is emitted is read from Airflow's database. ``FSM_KILLS_SEED`` repeats the
-random kills of a test that has failed.
+Forms come all the time. What is emitted is read from Airflow's database. ``FSM_KILLS_SEED`` repeats
+the random kills of a test that has failed.
 """
 
 import json
@@ -48,7 +49,10 @@ ASSET = "completed_forms('killed', {arguments})"
 BEGAN = f"start_from='{(datetime.now(UTC) - timedelta(hours=1)).isoformat()}'"
 """What was updated before is history; forms are late by less."""
 DEFAULTS = f"poll_interval=1, {BEGAN}"
-OTHERS = {"interval": f"poll_interval=2, {BEGAN}", "filter": f"{DEFAULTS}, form_names={FORM_NAMES!r}"}
+OTHERS = {
+    "interval": f"poll_interval=2, {BEGAN}",
+    "filter": f"{DEFAULTS}, form_names={FORM_NAMES!r}",
+}
 ENVIRONMENT = {
     # A triggerer that is gone is noticed by its silence. Airflow's own defaults are 30 and 5 s.
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
@@ -61,7 +65,12 @@ MAX_LATE = 600.0
 """Seconds that a form is late, at most: phones sync late."""
 RANDOM_KILLS = 6
 INTERRUPTIONS = 3
-POINTS = ("a poll has found a form", "an event is stored", "a watermark is stored", "another one has begun")
+POINTS = (
+    "a poll has found a form",
+    "an event is stored",
+    "a watermark is stored",
+    "another one has begun",
+)
 
 
 @dataclass
@@ -80,7 +89,11 @@ class Stage:
     def events(self) -> list[list[int]]:
         """The forms of each event, in order."""
         with self._database.connect() as connection:
-            extras = connection.execute(text("SELECT extra FROM asset_event ORDER BY id")).scalars().all()
+            extras = (
+                connection.execute(text("SELECT extra FROM asset_event ORDER BY id"))
+                .scalars()
+                .all()
+            )
         stored = [json.loads(extra) if isinstance(extra, str) else extra for extra in extras]
         return [[form["id"] for form in extra["payload"]["forms"]] for extra in stored]
 
@@ -103,7 +116,9 @@ class Stage:
 
         wait_until(is_silent, "the watcher polls no more")
 
-    def write_dag(self, schedule: str = ASSET.format(arguments=DEFAULTS), dag_id: str = DAG_ID) -> None:
+    def write_dag(
+        self, schedule: str = ASSET.format(arguments=DEFAULTS), dag_id: str = DAG_ID
+    ) -> None:
         file = self.dags / f"{dag_id}.py"
         file.write_text(dedent(DAG).format(schedule=schedule, dag_id=dag_id))
 
@@ -157,9 +172,9 @@ class Stage:
                 seen.update(event)
             times = Counter(form for event in self.events() for form in event if form in expected)
             print(
-                f"{what}: {interruptions} interruptions, {len(expected)} forms, {len(missing())} lost, "
-                f"{sum(often > 1 for often in times.values())} repeated in {repeating} events, "
-                f"at most {max(times.values())} times"
+                f"{what}: {interruptions} interruptions, {len(expected)} forms, {len(missing())} "
+                f"lost, {sum(often > 1 for often in times.values())} repeated in {repeating} "
+                f"events, at most {max(times.values())} times"
             )
         assert began_anew or repeating <= interruptions
 
@@ -170,7 +185,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with FakeFieldService() as service:
         service.seed_forms(30, first_created=datetime.now(UTC) - timedelta(days=2))
         in_airflow = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
-        env = ENVIRONMENT | (in_airflow if STATE_STORE.is_there else connections_with_ledger(service, home))
+        env = ENVIRONMENT | (
+            in_airflow if STATE_STORE.is_there else connections_with_ledger(service, home)
+        )
         with LocalAirflow(dags, home, env) as airflow:
             running = Stage(airflow, service, dags)
             running.write_dag()

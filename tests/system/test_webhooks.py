@@ -1,7 +1,7 @@
 """Webhooks on a real Airflow: registered once, received, turned into runs; forged ones are not.
 
-That neither signing secret nor path token is in any log, XCom or database file is checked when the shared
-Airflow stops.
+That neither signing secret nor path token is in any log, XCom or database file is checked when the
+shared Airflow stops.
 """
 
 import json
@@ -40,7 +40,9 @@ def webhook(airflow: LocalAirflow, service: FakeFieldService) -> dict:
     assert url == f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
     assert registered["targetURL"] == f"{url}/***"
     listed = airflow.api("GET", "/variables", params={"limit": 1000})["variables"]
-    (stored,) = (one for one in listed if one["key"].startswith("fsm_webhook_secret_fsm_default_jobs_"))
+    (stored,) = (
+        one for one in listed if one["key"].startswith("fsm_webhook_secret_fsm_default_jobs_")
+    )
     assert (json.loads(stored["value"])["secret"], stored["is_encrypted"]) == ("***", True)
     return ours
 
@@ -56,7 +58,10 @@ def test_a_new_job_starts_a_run_with_its_reference_and_its_form_another(
         assert events_by_job(airflow)[job["id"]] == 1
         wait_for_references(airflow, {job["id"]}, service)
         wait_until(
-            lambda: job["id"] in {form["jobID"] for form in given(airflow, "forms_beside_webhooks", "forms")},
+            lambda: (
+                job["id"]
+                in {form["jobID"] for form in given(airflow, "forms_beside_webhooks", "forms")}
+            ),
             what="a run got the form of the job",
         )
 
@@ -105,7 +110,9 @@ def test_no_accepted_delivery_is_lost_where_the_api_server_is_killed(
 
 
 def events_by_job(airflow: LocalAirflow) -> Counter:
-    """Count the asset's events. Airflow's API answers 500 while a run that one of them started is queued."""
+    """Count the asset's events. Airflow's API answers 500 while a run that one of them started is
+    queued.
+    """
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=30)) as database:
         rows = database.execute(
             "select asset_event.extra from asset_event join asset on asset.id = asset_id where uri = ?",
@@ -145,8 +152,8 @@ def wait_until_delivered(service: FakeFieldService, jobs) -> None:
 def wait_for_references(airflow: LocalAirflow, jobs: set[int], service: FakeFieldService) -> int:
     """Return once each of these jobs is among the references that exactly one run was started with.
 
-    On SQLite, which has no row locks, the scheduler may delete the queue's row that an event counts on: it
-    then waits for the next event. That is made after a while; the result says how often.
+    On SQLite, which has no row locks, the scheduler may delete the queue's row that an event counts
+    on: it then waits for the next event. That is made after a while; the result says how often.
     """
     deadline, made, next_job_at = time.monotonic() + PATIENCE, 0, time.monotonic() + 20
     while True:
@@ -159,7 +166,9 @@ def wait_for_references(airflow: LocalAirflow, jobs: set[int], service: FakeFiel
             assert {references.count(("jobs.created", job_id)) for job_id in jobs} == {1}
             return made
         assert time.monotonic() < deadline, jobs - {job_id for _, job_id in references}
-        if time.monotonic() > next_job_at and all(run["state"] in ("success", "failed") for run in runs):
+        if time.monotonic() > next_job_at and all(
+            run["state"] in ("success", "failed") for run in runs
+        ):
             made, next_job_at = made + 1, time.monotonic() + 20
             service.add_job(7)
         time.sleep(POLL_SECONDS)

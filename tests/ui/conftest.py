@@ -1,4 +1,6 @@
-"""What a user sees, in a real browser: one Chromium; one Airflow and one fake service where a test asks."""
+"""What a user sees, in a real browser: one Chromium; one Airflow and one fake service where a test
+asks.
+"""
 
 import json
 import os
@@ -33,7 +35,9 @@ Picture = Callable[[Page | Locator, str], None]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--pictures", type=Path, help="a folder for pictures of what the browser shows")
+    parser.addoption(
+        "--pictures", type=Path, help="a folder for pictures of what the browser shows"
+    )
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -41,7 +45,9 @@ def browser() -> Iterator[Browser]:
     """The machine's own Chromium, headless; without one nothing is tested, and that is a failure."""
     executable = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if executable is None:
-        pytest.exit("these tests need Chromium: install it, e.g. by apt-get install chromium", returncode=1)
+        pytest.exit(
+            "these tests need Chromium: install it, e.g. by apt-get install chromium", returncode=1
+        )
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
             executable_path=executable, args=FLAGS, chromium_sandbox=os.geteuid() != 0
@@ -95,8 +101,12 @@ def windows(
     yield context
     context.close()
     exchanges = json.loads(traffic.read_text())["log"]["entries"]
-    seen = [(exchange["request"]["url"], json.dumps(exchange["response"])) for exchange in exchanges]
-    assert any('\\"total_entries\\"' in response for _, response in seen), "no response was recorded"
+    seen = [
+        (exchange["request"]["url"], json.dumps(exchange["response"])) for exchange in exchanges
+    ]
+    assert any('\\"total_entries\\"' in response for _, response in seen), (
+        "no response was recorded"
+    )
     for secret in (TOKEN, REFUSED_TOKEN):
         assert [url for url, response in seen if secret in url + response] == []
 

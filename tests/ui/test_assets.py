@@ -15,7 +15,9 @@ DELIVERIES = "fsm://fsm_default/jobs"
 
 def unfold(page: Page) -> None:
     """Unfold the only event, level by level."""
-    folded, unfolded = (page.locator(f".codicon-folding-{state}") for state in ("collapsed", "expanded"))
+    folded, unfolded = (
+        page.locator(f".codicon-folding-{state}") for state in ("collapsed", "expanded")
+    )
     expect(folded.first).to_be_visible()
     while folded.count():
         levels = unfolded.count()
@@ -24,7 +26,11 @@ def unfold(page: Page) -> None:
 
 
 def test_an_asset_shows_a_delivery_and_the_run_that_it_started(
-    page: Page, airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, picture: Picture
+    page: Page,
+    airflow: LocalAirflow,
+    service: FakeFieldService,
+    dags_folder: Path,
+    picture: Picture,
 ) -> None:
     (dags_folder / "webhook_bootstrap.py").symlink_to(DAGS["examples"] / "webhook_bootstrap.py")
     endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}

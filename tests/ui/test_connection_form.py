@@ -67,7 +67,9 @@ def save(form: Locator) -> None:
 
 
 def give_port_0(airflow: LocalAirflow, conn_id: str) -> None:
-    """Let Airflow's UI test the connection: see :func:`test_a_connection_is_tested_as_the_form_saves_it`."""
+    """Let Airflow's UI test the connection: see
+    :func:`test_a_connection_is_tested_as_the_form_saves_it`.
+    """
     airflow.api(
         "PATCH",
         f"/connections/{conn_id}",

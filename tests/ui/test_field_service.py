@@ -45,9 +45,7 @@ CONTRAST = """
   }
 })()
 """
-UNLABELLED = (
-    "[...document.querySelectorAll('input:not([type=hidden])')].filter(one => !one.labels.length).length"
-)
+UNLABELLED = "[...document.querySelectorAll('input:not([type=hidden])')].filter(one => !one.labels.length).length"
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 LINK = "/api/v2/dags/planned/dagRuns/{}/taskInstances/create/links"
 
@@ -70,9 +68,15 @@ def airflow(tmp_path_factory):
         }
         with LocalAirflow(dags, home, env) as running:
             (dags / "planned.py").write_text(DAG)  # it runs at once, and needs the API server
-            cookies, deadline = {"_token": token_of(running, "vera")}, time.monotonic() + BOOT_SECONDS
+            cookies, deadline = (
+                {"_token": token_of(running, "vera")},
+                time.monotonic() + BOOT_SECONDS,
+            )
             while (
-                "PM-7" not in requests.get(f"{running.base_url}/fsm-page/", cookies=cookies, timeout=60).text
+                "PM-7"
+                not in requests.get(
+                    f"{running.base_url}/fsm-page/", cookies=cookies, timeout=60
+                ).text
             ):
                 assert time.monotonic() < deadline
                 time.sleep(POLL_SECONDS)
@@ -81,7 +85,9 @@ def airflow(tmp_path_factory):
 
 def token_of(airflow: LocalAirflow, name: str) -> str:
     login = {"username": name, "password": name}
-    return requests.post(f"{airflow.base_url}/auth/token", json=login, timeout=60).json()["access_token"]
+    return requests.post(f"{airflow.base_url}/auth/token", json=login, timeout=60).json()[
+        "access_token"
+    ]
 
 
 @pytest.fixture
@@ -127,7 +133,12 @@ def test_what_is_uncertain_is_seen_and_settled_by_keyboard(airflow, show, pictur
         assert ((sum(measured["background"][:3]) < 200), measured["text"] >= 4.5) == (dark, True)
         assert (frame.evaluate(UNLABELLED), frame.title()) == (0, "Field service")
         picture(page, f"page-{'dark' if dark else 'light'}")
-    run = frame.get_by_role("link", name="task create").get_attribute("href").split("/runs/")[1].split("/")[0]
+    run = (
+        frame.get_by_role("link", name="task create")
+        .get_attribute("href")
+        .split("/runs/")[1]
+        .split("/")[0]
+    )
     bearer = {"Authorization": f"Bearer {token_of(airflow, 'jo')}"}
     links = requests.get(airflow.base_url + LINK.format(run), headers=bearer, timeout=60).json()
     assert links["extra_links"]["Uncertain"] == "fsm-page/?conn_id=fsm_default"

@@ -54,14 +54,20 @@ def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
 
 
 def test_a_deferred_sensor_says_what_it_waits_for(
-    page: Page, airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, picture: Picture
+    page: Page,
+    airflow: LocalAirflow,
+    service: FakeFieldService,
+    dags_folder: Path,
+    picture: Picture,
 ) -> None:
     waits = "Gas Safety Certificate"
     sensor = 'task_id="wait_for_its_form",'
     name = f'{sensor}\n        form_names=["{waits}"],'
     copy(airflow, dags_folder, "quickstart", "first_job", by_hand=False, **{sensor: name})
     run_id = airflow.trigger("first_job")
-    airflow.wait_for_tasks("first_job", run_id, lambda states: states["wait_for_its_form"] == "deferred")
+    airflow.wait_for_tasks(
+        "first_job", run_id, lambda states: states["wait_for_its_form"] == "deferred"
+    )
     (job_id,) = [job["id"] for job in service.jobs if job["customerReference"] == run_id]
 
     page.set_viewport_size(SHORT)

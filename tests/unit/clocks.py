@@ -33,7 +33,9 @@ class HurriedSelector(selectors.DefaultSelector):
         self.hurry = hurry
 
     def select(self, timeout=None):
-        return super().select(timeout if timeout is None else min(timeout / self.hurry, LONGEST_STEP))
+        return super().select(
+            timeout if timeout is None else min(timeout / self.hurry, LONGEST_STEP)
+        )
 
 
 def run_hurried(coroutine, hurry=HURRY):

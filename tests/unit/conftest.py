@@ -54,7 +54,9 @@ def store(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> MemoryStateStore | DatabaseStore:
-    """Where the ledger is of the tasks that use ``fsm_default``; requested before ``connect`` is called."""
+    """Where the ledger is of the tasks that use ``fsm_default``; requested before ``connect`` is
+    called.
+    """
     if request.param == "in Airflow":
         return MemoryStateStore()
     database = DatabaseStore(tmp_path)
@@ -87,7 +89,9 @@ def database(
 
 @pytest.fixture
 def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request counts as on its way for half a second, where it is two minutes; it may take longer."""
+    """A request counts as on its way for half a second, where it is two minutes; it may take
+    longer.
+    """
     monkeypatch.setattr(runner, "MIN_LEASE", 0.5)
     monkeypatch.setattr(runner, "LOOK_INTERVAL", 0.1)
     monkeypatch.setattr(runner, "LEASE_TIMEOUTS", 0)
@@ -110,7 +114,9 @@ def variables(supervisor: "MemorySupervisor") -> dict[str, str]:
 
 
 @pytest.fixture
-def connect(monkeypatch: pytest.MonkeyPatch, connection_extra: dict[str, Any]) -> Callable[..., None]:
+def connect(
+    monkeypatch: pytest.MonkeyPatch, connection_extra: dict[str, Any]
+) -> Callable[..., None]:
     """Point ``fsm_default`` at a service, with ``extra`` settings."""
 
     def point(service: FakeFieldService, **extra: Any) -> None:
@@ -127,7 +133,10 @@ def make_client() -> Iterator[Callable[..., FsmClient]]:
     made: list[FsmClient] = []
 
     def make(
-        service: FakeFieldService, *, sleep: Callable[[float], None] = lambda _: None, **settings: Any
+        service: FakeFieldService,
+        *,
+        sleep: Callable[[float], None] = lambda _: None,
+        **settings: Any,
     ) -> FsmClient:
         connection = {"base_url": service.base_url, "token": service.settings.token}
         checked = Settings.checked({**connection, **service.connection()["extra"], **settings})
@@ -163,7 +172,9 @@ def contents(folder: "ObjectStoragePath | Path") -> dict[str, bytes]:
     """Read all files below a folder, by their path in it."""
     if not hasattr(folder, "fs"):
         return {
-            str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in folder.rglob("*")
+            if path.is_file()
         }
     storage = folder.fs
     storage.invalidate_cache()  # others write there

@@ -40,7 +40,9 @@ class MemoryStateStore:
     @property
     def rows(self) -> dict[str, Any]:
         """What is stored of each write, by key, without what has its default."""
-        pages = [json.loads(page) for name, page in list(self.kept.items()) if name.startswith(PAGE)]
+        pages = [
+            json.loads(page) for name, page in list(self.kept.items()) if name.startswith(PAGE)
+        ]
         return {row["key"]: {"state": "free", **row} for page in pages for row in page.values()}
 
 

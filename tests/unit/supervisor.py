@@ -1,4 +1,6 @@
-"""The supervisor of a task or a triggerer, for Variables and assets' state; Airflow's own SDK talks to it."""
+"""The supervisor of a task or a triggerer, for Variables and assets' state; Airflow's own SDK talks
+to it.
+"""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -13,14 +13,20 @@ from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOpera
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.sensors.records import FsmRecordSensor
-from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
+from fsm_provider.transfers.forms import (
+    FsmFormPdfsToObjectStorageOperator,
+    FsmFormsToObjectStorageOperator,
+)
 
 
 def test_an_argument_that_does_not_exist_is_named_in_another_process_too():
     with pytest.raises(FsmInputError) as refused:
         FsmFormSensor(task_id="task", form_name=1)
 
-    assert str(refused.value) == "form_name: is not an argument of FsmFormSensor: did you mean form_names?"
+    assert (
+        str(refused.value)
+        == "form_name: is not an argument of FsmFormSensor: did you mean form_names?"
+    )
     assert refused.value.__suppress_context__
     back = pickle.loads(pickle.dumps(refused.value))
     assert (type(back), str(back)) == (type(refused.value), str(refused.value))
@@ -35,14 +41,22 @@ def test_an_argument_that_does_not_exist_is_named_in_another_process_too():
     ],
 )
 def test_an_argument_of_another_operator_leads_to_its_name_here(operator, other, name):
-    with pytest.raises(FsmInputError, match=f"^{other}: is not an argument of .*: did you mean {name}\\?$"):
+    with pytest.raises(
+        FsmInputError, match=f"^{other}: is not an argument of .*: did you mean {name}\\?$"
+    ):
         operator(task_id="task", **{other: "x"})
 
 
 def test_each_argument_that_does_not_exist_is_named():
     with pytest.raises(FsmInputError) as refused:
         FsmCreateJobOperator(
-            task_id="task", property_id=7, job={}, notes="canary", keys="canary", customerReference=5, x=1
+            task_id="task",
+            property_id=7,
+            job={},
+            notes="canary",
+            keys="canary",
+            customerReference=5,
+            x=1,
         )
 
     assert str(refused.value) == (
@@ -106,15 +120,24 @@ REFUSED = {
         ({"path": "forms"}, "path: 'forms' should start with one /: it is appended to the host"),
     ],
     FsmRequestOperator: [
-        ({"path": "/forms?x=1"}, "path: should contain no ? and no #: pass query parameters separately"),
+        (
+            {"path": "/forms?x=1"},
+            "path: should contain no ? and no #: pass query parameters separately",
+        ),
         ({"method": "FETCH"}, "method: 'FETCH'"),
-        ({"headers": {"Authorization": "x"}}, "headers: Authorization is set by the client: leave it out"),
+        (
+            {"headers": {"Authorization": "x"}},
+            "headers: Authorization is set by the client: leave it out",
+        ),
         ({"headers": {"X-A": 1}}, "headers: the value of X-A should be"),
         ({"headers": {"X A": "1"}}, "headers: 'X A' is not a valid header"),
         ({"headers": ["X-A"]}, "headers: should map names to values"),
     ],
     FsmRegisterWebhookOperator: [
-        ({"event_types": ["created"]}, "webhook.event_types: 'created' is not of the form jobs.<event>"),
+        (
+            {"event_types": ["created"]},
+            "webhook.event_types: 'created' is not of the form jobs.<event>",
+        ),
         ({"target_url": "/hooks"}, "webhook.target_url"),
         ({"object": "forms", "target_url": None}, "webhook.object"),
         ({"if_uncertain": "perhaps"}, "if_uncertain"),
@@ -122,7 +145,10 @@ REFUSED = {
     FsmFormSensor: [
         ({"poke_interval": 0.5}, f"poke_interval: {SECONDS}, from 1"),
         ({"failure_tolerance": "10 min"}, f"failure_tolerance: {SECONDS}"),
-        ({"since": "31.01.2026"}, "since: '31.01.2026' is no ISO 8601 time such as 2026-01-31T08:00Z"),
+        (
+            {"since": "31.01.2026"},
+            "since: '31.01.2026' is no ISO 8601 time such as 2026-01-31T08:00Z",
+        ),
         ({"minimum_forms": 0}, "minimum_forms: "),
         ({"form_names": []}, "form_names: is an empty list: leave it out"),
         ({"job_id": ""}, "job_id: "),

@@ -44,7 +44,11 @@ finally:
 
     for name, (_, text) in COMMANDS.items():
         assert any(re.fullmatch(f"  {name} +{re.escape(text)}", line) for line in output)
-    ours = {name for name in json.loads(loaded) if name.startswith(("fsm_provider", "airflow", "fastapi"))}
+    ours = {
+        name
+        for name in json.loads(loaded)
+        if name.startswith(("fsm_provider", "airflow", "fastapi"))
+    }
     assert ours == {"fsm_provider", "fsm_provider.cli"}
 
 
@@ -92,13 +96,13 @@ def test_a_command_gets_its_arguments_and_returns_its_exit_code(capsys):
 
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
 def test_a_fake_without_its_extra_says_what_to_install(package):
-    code = (
-        "import sys; sys.modules[sys.argv[1]] = None; from fsm_provider.cli import main; exit(main(['fake']))"
-    )
+    code = "import sys; sys.modules[sys.argv[1]] = None; from fsm_provider.cli import main; exit(main(['fake']))"
     result = run("-c", code, package)
 
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
-    assert result.stderr.endswith("; install it with: pip install 'airflow-provider-fsm[testing]'\n")
+    assert result.stderr.endswith(
+        "; install it with: pip install 'airflow-provider-fsm[testing]'\n"
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")

@@ -80,7 +80,11 @@ def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_ru
     export, delete = (block.text for block in blocks("sql", pages=[DOCS / "ledger.md"]))
 
     with engine.begin() as connection:
-        for scope, key, state in [("s", "old", "done"), ("s", "open", "uncertain"), (by_key, "kept", "done")]:
+        for scope, key, state in [
+            ("s", "old", "done"),
+            ("s", "open", "uncertain"),
+            (by_key, "kept", "done"),
+        ]:
             row = replace(planned(task, service, "POST /x", 1, key), state=state, sent_at=1)
             values = SqlLedger(engine, scope)._values(row)
             connection.execute(LEDGER.insert().values(values))
@@ -99,7 +103,10 @@ def test_the_connection_that_is_shown_as_the_fakes_is_its():
         r"^export (\w+)=(.*)$", "".join(block.text for block in blocks(*OUTPUT)), re.MULTILINE
     )
 
-    assert shown == ("AIRFLOW_CONN_FSM_DEFAULT", shlex.quote(FakeFieldService(port=8400).connection_json()))
+    assert shown == (
+        "AIRFLOW_CONN_FSM_DEFAULT",
+        shlex.quote(FakeFieldService(port=8400).connection_json()),
+    )
 
 
 def test_a_reference_that_is_shown_has_the_fields_of_one(service, make_client):
@@ -111,7 +118,9 @@ def test_a_reference_that_is_shown_has_the_fields_of_one(service, make_client):
     assert [list(one) for one in shown] == [list(reference)]
 
 
-@pytest.mark.parametrize("block", [one for one in blocks() if "literalinclude" in one.kind], ids=str)
+@pytest.mark.parametrize(
+    "block", [one for one in blocks() if "literalinclude" in one.kind], ids=str
+)
 def test_what_is_included_is_there_and_tested(block):
     source = (DOCS / block.kind.partition("} ")[2].removeprefix("/")).resolve()
     text = source.read_text()
@@ -140,7 +149,10 @@ def test_every_way_to_write_the_connection_makes_the_same(monkeypatch):
     for text in written:
         monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", text)
         settings = FsmHook().client.settings
-        assert (settings.base_url, settings.cursor_param) == ("https://api.example.com/v1", "cursor")
+        assert (settings.base_url, settings.cursor_param) == (
+            "https://api.example.com/v1",
+            "cursor",
+        )
         assert settings.token.get_secret_value() == "<ACCESS_TOKEN>"
 
 
@@ -155,13 +167,19 @@ def test_the_readme_installs_what_the_quickstart_installs():
 def test_the_formulas_of_the_page_give_what_a_sender_signs(tmp_path):
     body, environment = b'{"type": "jobs.created"}', os.environ | {"SECRET": "canary"}
     (tmp_path / "body.bin").write_bytes(body)
-    (text,) = (one.text for one in blocks(*OUTPUT, pages=[DOCS / "webhooks.md"]) if "openssl" in one.text)
+    (text,) = (
+        one.text for one in blocks(*OUTPUT, pages=[DOCS / "webhooks.md"]) if "openssl" in one.text
+    )
     commands = re.findall(r"^\$ (.*)", text, re.MULTILINE)
 
-    runs = [check_output(one, shell=True, cwd=tmp_path, env=environment, text=True) for one in commands]
+    runs = [
+        check_output(one, shell=True, cwd=tmp_path, env=environment, text=True) for one in commands
+    ]
 
     signed = [signing.hexadecimal("canary", body), signing.timed("canary", body, at=1_790_000_000)]
-    assert [one.split()[-1] for one in runs] == [one["x-signature"].rpartition("v1=")[2] for one in signed]
+    assert [one.split()[-1] for one in runs] == [
+        one["x-signature"].rpartition("v1=")[2] for one in signed
+    ]
 
 
 def test_extras_that_the_pages_install_are_there():
@@ -173,7 +191,11 @@ def test_extras_that_the_pages_install_are_there():
 
 
 def test_every_marked_region_is_shown():
-    shown = set(re.findall(r"\[START (howto_\w+)\]", "".join(page.read_text() for page in DOCS.glob("*.md"))))
+    shown = set(
+        re.findall(
+            r"\[START (howto_\w+)\]", "".join(page.read_text() for page in DOCS.glob("*.md"))
+        )
+    )
     marked = {
         name
         for folder in TESTED
@@ -196,7 +218,9 @@ def test_the_page_of_the_connection_shows_the_settings_as_the_form_does():
     for name, field in connection_type["conn-fields"].items():
         default = json.dumps(field["schema"].get("default")).strip('"')
         meaning = field["description"].removesuffix(f" Default: {default}.")
-        shown.append((name, "unset" if default == "null" else f"`{default}`", field["label"], meaning))
+        shown.append(
+            (name, "unset" if default == "null" else f"`{default}`", field["label"], meaning)
+        )
     assert rows == shown
 
 
@@ -230,7 +254,9 @@ def test_the_page_of_the_service_names_each_field_of_a_record(heading, record):
 
 
 def test_the_page_of_the_service_names_each_field_of_an_asset_field():
-    fields = {wire_name(name) for record in (AssetDynamicField, Usage) for name in record.model_fields}
+    fields = {
+        wire_name(name) for record in (AssetDynamicField, Usage) for name in record.model_fields
+    }
 
     assert set(names_in(section("service.md", "Asset dynamic field record"))) == fields
 
@@ -262,7 +288,9 @@ def test_the_pages_are_short():
     about_writes = ("jobs.md", "bulk.md", "ledger.md", "generic.md")
     about_forms = ("choose.md", "wait.md", "start.md")
 
-    words = {page.name: len(page.read_text().split()) for page in PAGES if page.name != "CONTRIBUTING.md"}
+    words = {
+        page.name: len(page.read_text().split()) for page in PAGES if page.name != "CONTRIBUTING.md"
+    }
 
     assert sum(words.values()) <= 20_000
     assert sum(words[name] for name in about_writes) <= 3_500
@@ -311,6 +339,10 @@ def test_the_messages_of_troubleshooting_are_those_of_the_code(message):
 
 def test_promtool_is_given_each_query_of_the_dashboard():
     """``make test-alerts`` does, which needs Debian's package."""
-    tested = yaml.safe_load((ROOT / "tests" / "monitoring" / "dashboard_test.yml").read_text())["tests"]
+    tested = yaml.safe_load((ROOT / "tests" / "monitoring" / "dashboard_test.yml").read_text())[
+        "tests"
+    ]
 
-    assert {one["expr"] for test in tested for one in test["promql_expr_test"]} == set(dashboard_queries())
+    assert {one["expr"] for test in tested for one in test["promql_expr_test"]} == set(
+        dashboard_queries()
+    )

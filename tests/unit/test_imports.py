@@ -29,10 +29,14 @@ MODULES = [
 
 
 HIDE_AMAZON = "import sys; sys.modules['airflow.providers.amazon.aws'] = None\n"
-"""The tests' S3 comes with Airflow's Amazon provider, which loads requests as soon as any asset is made."""
+"""The tests' S3 comes with Airflow's Amazon provider, which loads requests as soon as any asset is
+made.
+"""
 
 
-WATCHER = 'fsm_provider.assets.forms.completed_forms("forms", form_names="x")' if ASSETS.is_there else ""
+WATCHER = (
+    'fsm_provider.assets.forms.completed_forms("forms", form_names="x")' if ASSETS.is_there else ""
+)
 
 
 def python(code: str) -> str:
@@ -122,6 +126,8 @@ def test_the_protocol_needs_no_airflow():
 
 
 def test_the_retry_policy_says_which_airflow_it_needs():
-    expectation = pytest.raises(AirflowOptionalProviderFeatureException, match=r"needs Airflow 3\.3")
+    expectation = pytest.raises(
+        AirflowOptionalProviderFeatureException, match=r"needs Airflow 3\.3"
+    )
     with nullcontext() if RETRY_POLICIES.is_there else expectation:
         import_module("fsm_provider.retry_policy")

@@ -7,7 +7,10 @@ import pytest
 from airflow.providers.common.compat.sdk import HookLineageCollector, ObjectStoragePath
 
 from fsm_provider.storage import AtomicFiles, uri_for
-from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
+from fsm_provider.transfers.forms import (
+    FsmFormPdfsToObjectStorageOperator,
+    FsmFormsToObjectStorageOperator,
+)
 from tests.unit.state_store import context_for
 
 ON_DISK = Path("/srv/x").as_uri()
@@ -49,7 +52,9 @@ def test_a_file_that_failed_is_not_reported(storage, collector):
 def test_a_transfer_reports_the_forms_and_its_files(service, connect, tmp_path, collector):
     connect(service)
     service.add_form()
-    operator = FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=[5001], destination=str(tmp_path))
+    operator = FsmFormPdfsToObjectStorageOperator(
+        task_id="pdfs", forms=[5001], destination=str(tmp_path)
+    )
 
     (path,) = operator.execute(context_for(None))["paths"]
     operator.execute(context_for(None))
@@ -62,7 +67,9 @@ def test_a_transfer_reports_the_forms_and_its_files(service, connect, tmp_path, 
 def test_an_export_reports_its_file(service, connect, tmp_path, collector):
     connect(service)
     service.add_form()
-    operator = FsmFormsToObjectStorageOperator(task_id="export", destination=f"{tmp_path}/a/forms.jsonl")
+    operator = FsmFormsToObjectStorageOperator(
+        task_id="export", destination=f"{tmp_path}/a/forms.jsonl"
+    )
 
     operator.execute(context_for(None))
 

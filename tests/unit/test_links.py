@@ -17,7 +17,10 @@ from tests.unit.writes.operators import write_job
         ({"links": "x"}, None),
         ({"links": {"self": 5}}, None),
         ({"links": {"self": "javascript:alert(1)"}}, None),
-        ({"links": {"self": "https://fsm.example.com/jobs/1001"}}, "https://fsm.example.com/jobs/1001"),
+        (
+            {"links": {"self": "https://fsm.example.com/jobs/1001"}},
+            "https://fsm.example.com/jobs/1001",
+        ),
         ({"links": {"self": "https://a.example", "web": None}}, "https://a.example"),
         ({"links": {"self": "https://a.example", "web": "https://b.example"}}, "https://b.example"),
     ],

@@ -14,7 +14,10 @@ from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOpera
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.sensors.records import FsmRecordSensor
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
-from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
+from fsm_provider.transfers.forms import (
+    FsmFormPdfsToObjectStorageOperator,
+    FsmFormsToObjectStorageOperator,
+)
 from tests.capabilities import TASK_SDK
 from tests.unit.operators.webhooks import BOTH, register, run
 from tests.unit.state_store import MemoryStateStore, context_for
@@ -55,13 +58,21 @@ LINES = {
         {"destination": "fields.jsonl"},
         "Exported [0-9]+ rows?, [0-9]+ bytes: ",
     ),
-    "PDFs": (FsmFormPdfsToObjectStorageOperator, {"destination": "pdfs"}, "1 PDF: 1 stored; [0-9]+ bytes"),
+    "PDFs": (
+        FsmFormPdfsToObjectStorageOperator,
+        {"destination": "pdfs"},
+        "1 PDF: 1 stored; [0-9]+ bytes",
+    ),
     "PDFs by id": (
         FsmFormPdfsToObjectStorageOperator,
         {"destination": "pdfs"},
         r"Looking up 1 form in the listing \(",
     ),
-    "a job": (FsmCreateJobOperator, JOB, rf"POST /properties/7/jobs \(.*\): created, id [0-9]+, {PAGE}"),
+    "a job": (
+        FsmCreateJobOperator,
+        JOB,
+        rf"POST /properties/7/jobs \(.*\): created, id [0-9]+, {PAGE}",
+    ),
     "a job of many": (FsmCreateJobsOperator, {"jobs": [JOB]}, rf"created, id [0-9]+, {PAGE}"),
     "many jobs": (FsmCreateJobsOperator, {"jobs": [JOB]}, "1 job: 1 created"),
 }

@@ -49,7 +49,9 @@ def created_with(service: FakeFieldService, home: Path, program: str, **settings
         **settings,
     }
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout
 
 
 def test_a_metric_that_cannot_be_sent_leaves_the_job_created(service, tmp_path):
@@ -63,7 +65,9 @@ def test_a_metric_that_cannot_be_sent_leaves_the_job_created(service, tmp_path):
     assert len(service.jobs) == 1
 
 
-def test_each_job_is_counted_unless_the_input_is_refused_with_its_connection_and_no_secret(service, tmp_path):
+def test_each_job_is_counted_unless_the_input_is_refused_with_its_connection_and_no_secret(
+    service, tmp_path
+):
     service.fail("POST", "/properties/1/jobs", faults.Status(400))
     with statsd() as metrics:
         created_with(service, tmp_path, CREATE_MANY + CREATE, **metrics.env)
@@ -72,7 +76,8 @@ def test_each_job_is_counted_unless_the_input_is_refused_with_its_connection_and
     assert sum(metrics.values("fsm.requests", **tags, status="201")) == 3
     outcomes = ("created", "existing", "rejected", "uncertain", "not_created", "valid")
     found = {
-        one: sum(metrics.values("fsm.writes", connection="fsm_default", outcome=one)) for one in outcomes
+        one: sum(metrics.values("fsm.writes", connection="fsm_default", outcome=one))
+        for one in outcomes
     }
     assert {one: number for one, number in found.items() if number} == {"rejected": 1, "created": 2}
     assert metrics.values("fsm.watcher.polls", asset="a_b_c_d_e_Zo_") == [1.0]

@@ -1,4 +1,6 @@
-"""The page in Airflow's UI, behind a real socket, on real databases, with Airflow's login and permissions."""
+"""The page in Airflow's UI, behind a real socket, on real databases, with Airflow's login and
+permissions.
+"""
 
 import asyncio
 import html
@@ -72,13 +74,17 @@ class Browser:
     def post(self, path, data, **headers):
         headers = headers or {"Sec-Fetch-Site": "same-origin"}
         with httpx.Client(cookies=self.cookies, trust_env=False, timeout=60) as client:
-            return client.post(self.url + path, data={"conn_id": "fsm_default", **data}, headers=headers)
+            return client.post(
+                self.url + path, data={"conn_id": "fsm_default", **data}, headers=headers
+            )
 
     def forms(self):
         """Return the page's forms: their addresses and hidden fields."""
         found = re.findall(r'method="post" action="(\w+)">(.*?)</form>', self.get().text, re.DOTALL)
         hidden = r'<input type="hidden" name="(.*?)" value="(.*?)">'
-        return [(one, {k: html.unescape(v) for k, v in re.findall(hidden, text)}) for one, text in found]
+        return [
+            (one, {k: html.unescape(v) for k, v in re.findall(hidden, text)}) for one, text in found
+        ]
 
 
 @pytest.fixture
@@ -124,7 +130,9 @@ def asset(store):
         session.add(DagModel(dag_id="reports", bundle_name="bundle", fileloc="reports.py"))
         session.flush()
         session.add(Scheduled(asset_id=forms.id, dag_id="reports"))
-        session.add_all(AssetEvent(asset_id=jobs.id, extra={"delivery": f"{one}"}) for one in range(3))
+        session.add_all(
+            AssetEvent(asset_id=jobs.id, extra={"delivery": f"{one}"}) for one in range(3)
+        )
     one, _ = watermark_command.watched()
     times = {"floor": 0.0, "watermark": datetime(2026, 1, 6, 7, 12, 40, tzinfo=UTC).timestamp()}
     store_with(one, one.prefix + WATERMARK, {**times, "days": {f"{datetime.now(UTC):%F}": 1203}})
@@ -152,12 +160,18 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     settled = jo.post(action, {**given, **FOUND})
 
     assert (settled.status_code, settled.headers["location"]) == (303, "./?conn_id=fsm_default")
-    among = "" if isinstance(store, DatabaseStore) else " among the newest 600 entries of Airflow&#39;s store"
+    among = (
+        ""
+        if isinstance(store, DatabaseStore)
+        else " among the newest 600 entries of Airflow&#39;s store"
+    )
     assert f"Nothing is uncertain{among}." in jo.get().text
     found = jo.get("?q=4711").text
     assert "Done, id 4711." in found
     assert "Done: 1 in 30 days" in found
-    returned = write_job(key=KEY, job={"customerReference": MARKUP}).execute(context_for(store, cleared=1))
+    returned = write_job(key=KEY, job={"customerReference": MARKUP}).execute(
+        context_for(store, cleared=1)
+    )
     assert (returned["id"], len(service.requests)) == (4711, 1)
 
 
@@ -181,7 +195,12 @@ def test_what_does_not_exist_is_settled_after_its_lease_with_the_users_name(stor
 def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browser):
     jo = browser("jo")
     shown = jo.get().text
-    for text in ("2026-01-06 07:12:40", "Backlog: 17", "Fails since 2027-01-15", "Forms: 1203 in 30 days"):
+    for text in (
+        "2026-01-06 07:12:40",
+        "Backlog: 17",
+        "Fails since 2027-01-15",
+        "Forms: 1203 in 30 days",
+    ):
         assert text in shown
     assert re.search(r"fsm_default/jobs: 3 accepted.*\n?signature: 5", shown)
     (given,) = [fields for action, fields in jo.forms() if action == "begin"]
@@ -191,11 +210,16 @@ def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browse
     assert jo.post("begin", {**given, "since": "2026-01-05T08:00"}).status_code == 303
 
     assert asset(RESET)["time"] == datetime(2026, 1, 5, 8, tzinfo=UTC).timestamp()
-    assert jo.post("begin", {**given, "asset_id": "77", "since": "2026-01-05T08:00"}).status_code == 403
+    assert (
+        jo.post("begin", {**given, "asset_id": "77", "since": "2026-01-05T08:00"}).status_code
+        == 403
+    )
 
 
 @in_a_database
-def test_a_viewer_looks_and_nobody_sees_or_changes_what_is_not_for_them(asset, store, browser, monkeypatch):
+def test_a_viewer_looks_and_nobody_sees_or_changes_what_is_not_for_them(
+    asset, store, browser, monkeypatch
+):
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
     jo, vera = browser("jo"), browser("vera")
@@ -219,7 +243,11 @@ def test_a_viewer_looks_and_nobody_sees_or_changes_what_is_not_for_them(asset, s
     hides.add("PUT")
     assert ("PM-7" in jo.get().text, jo.forms(), is_refused(jo)) == (True, [], True)
     hides.add("GET")
-    assert ("PM-7" in jo.get().text, jo.get("?q=PM-7").text.count("PM-7"), is_refused(jo)) == (False, 1, True)
+    assert ("PM-7" in jo.get().text, jo.get("?q=PM-7").text.count("PM-7"), is_refused(jo)) == (
+        False,
+        1,
+        True,
+    )
     assert ({row.state for row in rows(store)}, asset(RESET)) == ({"uncertain"}, None)
 
 
@@ -279,7 +307,12 @@ def test_values_are_escaped_and_no_script_of_others_runs(asset, store, browser):
 @in_a_database
 def test_what_is_not_there_or_not_meant_is_said_in_a_word(store, browser):
     jo = browser("jo")
-    for query in ("?conn_id=other", f"?conn_id={quote(MARKUP)}", "other", "../fsm-page/x/../../etc"):
+    for query in (
+        "?conn_id=other",
+        f"?conn_id={quote(MARKUP)}",
+        "other",
+        "../fsm-page/x/../../etc",
+    ):
         assert (jo.get(query).status_code, jo.get(query).text) == (404, "Not Found")
     answers = [jo.post("settle", {"key": "PM-7"}), jo.post("settle", {**FOUND, "conn_id": "other"})]
     assert [(one.status_code, one.text) for one in answers] == [(400, "Bad Request")] * 2

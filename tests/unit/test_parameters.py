@@ -1,4 +1,6 @@
-"""Operators, sensors and transfers list their parameters, for editors, type checkers and the reference."""
+"""Operators, sensors and transfers list their parameters, for editors, type checkers and the
+reference.
+"""
 
 import inspect
 import re
@@ -17,7 +19,9 @@ PUBLIC = [
     for entry in get_provider_info()[kind]
     for module in entry.get("python-modules") or [entry["python-module"]]
     for name, thing in vars(import_module(module)).items()
-    if name.startswith("Fsm") and getattr(thing, "__module__", "") == module and hasattr(thing, "execute")
+    if name.startswith("Fsm")
+    and getattr(thing, "__module__", "") == module
+    and hasattr(thing, "execute")
     if not inspect.getdoc(thing).startswith("Base of")
 ]
 NOT_TAKEN = {"FsmFormSensor": {"created_since"}, "FsmRegisterWebhookOperator": {"once_per"}}
@@ -33,7 +37,9 @@ def test_all_of_them_are_here():
 @pytest.mark.parametrize("operator", PUBLIC, ids=lambda one: one.__name__)
 def test_the_signature_lists_every_parameter(operator):
     ours = [one for one in operator.__mro__ if one.__module__.startswith("fsm_provider.")]
-    described = {name for one in ours for name in re.findall(r":param (\w+):", inspect.getdoc(one) or "")}
+    described = {
+        name for one in ours for name in re.findall(r":param (\w+):", inspect.getdoc(one) or "")
+    }
     templated = {ATTRIBUTES.get(name, name) for name in operator.template_fields}
     parameters = inspect.signature(operator).parameters.values()
 

@@ -46,7 +46,9 @@ INNER = {"__init__", "base", "writes", "export", "pdfs"}
 @pytest.mark.parametrize("kind", ["hooks", "operators", "sensors", "transfers", "triggers"])
 def test_every_module_of_a_kind_is_listed(kind):
     folder = Path(fsm_provider.__file__).parent / kind
-    modules = {f"fsm_provider.{kind}.{path.stem}" for path in folder.glob("*.py") if path.stem not in INNER}
+    modules = {
+        f"fsm_provider.{kind}.{path.stem}" for path in folder.glob("*.py") if path.stem not in INNER
+    }
 
     listed = [entry.get("python-modules") or [entry["python-module"]] for entry in INFO[kind]]
 
@@ -55,16 +57,24 @@ def test_every_module_of_a_kind_is_listed(kind):
 
 def test_every_link_is_listed():
     public = [
-        name for name, thing in vars(links).items() if getattr(thing, "__module__", "") == links.__name__
+        name
+        for name, thing in vars(links).items()
+        if getattr(thing, "__module__", "") == links.__name__
     ]
 
-    assert INFO["extra-links"] == [f"fsm_provider.links.{name}" for name in public if name[0].isupper()]
+    assert INFO["extra-links"] == [
+        f"fsm_provider.links.{name}" for name in public if name[0].isupper()
+    ]
 
 
 def test_every_plugin_is_an_entry_point():
-    """Airflow loads a third party's plugins from there; those that provider info names it loads once more."""
+    """Airflow loads a third party's plugins from there; those that provider info names it loads
+    once more.
+    """
     ours = metadata.distribution(INFO["package-name"]).entry_points
-    plugins = {entry_point.value.replace(":", ".") for entry_point in ours.select(group="airflow.plugins")}
+    plugins = {
+        entry_point.value.replace(":", ".") for entry_point in ours.select(group="airflow.plugins")
+    }
 
     assert plugins == {"fsm_provider.plugins.webhooks.FsmWebhooksPlugin"}
     assert all(issubclass(import_string(dotted), AirflowPlugin) for dotted in plugins)

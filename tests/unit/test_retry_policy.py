@@ -30,7 +30,11 @@ UNCERTAIN = FsmUncertainWriteError("POST", "/x", "no response", "2026-01-01T00:0
     ("error", "action", "delay"),
     [
         (ASKS_TO_WAIT, RetryAction.RETRY, timedelta(minutes=5)),
-        (FsmServerError(503, "GET", "/forms", retry_after=1e9), RetryAction.RETRY, timedelta(hours=6)),
+        (
+            FsmServerError(503, "GET", "/forms", retry_after=1e9),
+            RetryAction.RETRY,
+            timedelta(hours=6),
+        ),
         (FsmRateLimitedError(429, "GET", "/forms"), RetryAction.DEFAULT, None),
         (FsmConnectionError("not reached"), RetryAction.DEFAULT, None),
         (FsmNotFoundError(404, "GET", "/forms", retry_after=5.0), RetryAction.FAIL, None),

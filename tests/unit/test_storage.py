@@ -131,7 +131,10 @@ def test_a_suspended_try_does_not_name_what_its_retry_has_half_written(tmp_path)
 def test_a_folder_in_the_place_of_a_file_is_an_error_and_nothing_is_left(tmp_path):
     (tmp_path / "a.csv").mkdir()
 
-    with pytest.raises(IsADirectoryError), AtomicFiles(ObjectStoragePath(str(tmp_path)), CONTEXT) as files:
+    with (
+        pytest.raises(IsADirectoryError),
+        AtomicFiles(ObjectStoragePath(str(tmp_path)), CONTEXT) as files,
+    ):
         files.store("a.csv", [b"x"])
 
     assert list(tmp_path.rglob("*")) == [tmp_path / "a.csv"]

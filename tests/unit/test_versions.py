@@ -1,4 +1,6 @@
-"""What the matrix of versions rests on: its tables are those of its results, and it leaves no example out."""
+"""What the matrix of versions rests on: its tables are those of its results, and it leaves no
+example out.
+"""
 
 import json
 

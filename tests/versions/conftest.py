@@ -27,7 +27,9 @@ def service() -> Iterator[FakeFieldService]:
 
 
 @pytest.fixture(scope="session")
-def airflow(service: FakeFieldService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalAirflow]:
+def airflow(
+    service: FakeFieldService, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LocalAirflow]:
     """Airflow's own processes; the token is in nothing that they have written."""
     home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
     for name in ("runs.py", *(["watching.py"] if ASSETS.is_there else [])):
@@ -42,7 +44,9 @@ def airflow(service: FakeFieldService, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def measured(record_property: Callable[[str, str], None]) -> Callable[..., None]:
-    """Record whether a capability is there, with what is missing in words; fail where that is unexpected."""
+    """Record whether a capability is there, with what is missing in words; fail where that is
+    unexpected.
+    """
 
     def note(capability: str, is_there: bool, *, expected: bool, missing: str) -> None:
         record_property("capability", json.dumps([capability, "yes" if is_there else missing]))

@@ -1,4 +1,5 @@
-"""What the matrix came to, written down: ``python -m tests.versions.report``, as ``make test-matrix`` ends.
+"""What the matrix came to, written down: ``python -m tests.versions.report``, as ``make
+test-matrix`` ends.
 
 The results that are there replace those in docs/versions.json; from that the tables are made.
 """
@@ -12,7 +13,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
-VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("versions.toml").read_text())
+VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("versions.toml").read_text()
+)
 RESULTS = ROOT / "docs" / "versions.json"
 SUITES = {
     "unit": "unit tests",
@@ -49,11 +52,17 @@ def read(file: Path) -> tuple[str, str, str, dict[str, Any]]:
 
 
 def merge(known: dict[str, Any], files: Iterable[Path]) -> dict[str, Any]:
-    """Put new results in the place of old ones, in the order of versions.toml; what it names no more goes."""
+    """Put new results in the place of old ones, in the order of versions.toml; what it names no
+    more goes.
+    """
     for airflow, python, suite, found in map(read, files):
         known.setdefault(airflow, {}).setdefault(python, {})[suite] = found
     return {
-        airflow: {python: known[airflow][python] for python in version["pythons"] if python in known[airflow]}
+        airflow: {
+            python: known[airflow][python]
+            for python in version["pythons"]
+            if python in known[airflow]
+        }
         for airflow, version in VERSIONS.items()
         if airflow in known
     }
@@ -101,7 +110,11 @@ def _ran(results: dict[str, Any], suite: str) -> bool:
 
 
 def _counts(found: dict[str, Any] | None) -> str:
-    return "" if found is None else "/".join(str(found[name]) for name in ("passed", "failed", "skipped"))
+    return (
+        ""
+        if found is None
+        else "/".join(str(found[name]) for name in ("passed", "failed", "skipped"))
+    )
 
 
 DOCUMENTS = {
@@ -113,7 +126,10 @@ def between_markers(text: str, table: str) -> str:
     """Put the table where the document has its markers."""
     begin, end = map(re.escape, MARKERS)
     return re.sub(
-        f"({begin}\n).*?(\n{end})", lambda found: f"{found[1]}\n{table}\n{found[2]}", text, flags=re.DOTALL
+        f"({begin}\n).*?(\n{end})",
+        lambda found: f"{found[1]}\n{table}\n{found[2]}",
+        text,
+        flags=re.DOTALL,
     )
 
 

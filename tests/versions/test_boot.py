@@ -63,7 +63,9 @@ def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured:
     for job_id in WAITING_JOBS[:-2]:
         service.add_form(job_id=job_id)
     airflow.restart("triggerer")
-    airflow.wait_for_tasks("waiting", run_id, lambda found: [*found.values()].count("deferred") == 2)
+    airflow.wait_for_tasks(
+        "waiting", run_id, lambda found: [*found.values()].count("deferred") == 2
+    )
     polls += polls_in(service, MIN_DEFERRAL)
     for job_id in WAITING_JOBS[-2:]:
         service.add_form(job_id=job_id)
@@ -87,8 +89,12 @@ def polls_in(service: FakeFieldService, seconds: float) -> list[RecordedRequest]
     return service.requests_to("GET", "/forms")[before:]
 
 
-def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, measured: Measured) -> None:
-    missing = "no: `completed_forms` says so; schedule by time, and list as `forms_since_watermark` does"
+def test_watcher(
+    request: pytest.FixtureRequest, service: FakeFieldService, measured: Measured
+) -> None:
+    missing = (
+        "no: `completed_forms` says so; schedule by time, and list as `forms_since_watermark` does"
+    )
     try:
         completed_forms("probed")
     except AirflowOptionalProviderFeatureException:
@@ -105,7 +111,9 @@ def test_watcher(request: pytest.FixtureRequest, service: FakeFieldService, meas
 
 
 def test_receiver(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
-    """A webhook is registered on every version; deliveries are received where Airflow can serve that."""
+    """A webhook is registered on every version; deliveries are received where Airflow can serve
+    that.
+    """
     url = f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
     if requests.post(f"{url}/nobody", json={}, timeout=30).status_code == 404 and not IS_AIRFLOW_3:
         run(airflow, "registered_elsewhere")
@@ -123,14 +131,18 @@ def test_receiver(airflow: LocalAirflow, service: FakeFieldService, measured: Me
 
 
 def test_page(airflow: LocalAirflow) -> None:
-    """What is uncertain can be looked at, where Airflow serves pages; since 3.1 its menu leads there."""
+    """What is uncertain can be looked at, where Airflow serves pages; since 3.1 its menu leads
+    there.
+    """
     if PAGE.is_there:
         page = airflow.ui("/fsm-page/").text
         assert "Nothing is uncertain" in page
         assert "cannot be read" not in page
     if MENU.is_there:
         plugins = airflow.api("GET", "/plugins")["plugins"]
-        assert "Field service" in [view["name"] for one in plugins for view in one["external_views"]]
+        assert "Field service" in [
+            view["name"] for one in plugins for view in one["external_views"]
+        ]
 
 
 def test_form(airflow: LocalAirflow, measured: Measured) -> None:

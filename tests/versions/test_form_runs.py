@@ -31,17 +31,23 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], l
     (on_page,) = (block.text for block in blocks("python", pages=[DOCS / "start.md"]))
     (folder / "dags" / "on_page.py").write_text(on_page)
     command = [sys.executable, "-m", "pytest", "-q", "--junitxml=results.xml"]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=300, check=False)
+    run = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, timeout=300, check=False
+    )
     assert run.returncode in (0, 1), run.stdout + run.stderr
     found: dict[tuple[str, str], list[str]] = {}
     for case in ElementTree.parse(folder / "results.xml").iter("testcase"):
-        failures = found.setdefault((case.attrib["classname"], case.attrib["name"].partition("[")[0]), [])
+        failures = found.setdefault(
+            (case.attrib["classname"], case.attrib["name"].partition("[")[0]), []
+        )
         failures += [part.text or "" for part in case if part.tag in ("error", "failure")]
     return found
 
 
 @ASSETS.needed
-@pytest.mark.parametrize(("file", "name"), TESTS, ids=[name.removeprefix("test_") for _, name in TESTS])
+@pytest.mark.parametrize(
+    ("file", "name"), TESTS, ids=[name.removeprefix("test_") for _, name in TESTS]
+)
 def test_in_the_project(results: dict[tuple[str, str], list[str]], file: str, name: str) -> None:
     failures = results[file, name]
 
@@ -53,7 +59,9 @@ def test_without_watchers_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(run_with_completed_forms): pass\n")
 
     command = [sys.executable, "-m", "pytest", "-q"]
-    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False)
+    run = subprocess.run(
+        command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False
+    )
 
     assert "run_with_completed_forms needs Airflow 3.0" in run.stdout
     assert run.returncode == 1

@@ -1,4 +1,5 @@
-"""What Airflow's API server (Airflow 3) serves of this provider: the entry point ``airflow.plugins``.
+"""What Airflow's API server (Airflow 3) serves of this provider: the entry point
+``airflow.plugins``.
 
 Every component imports this module; the receiver and the page are imported at the first request.
 """
@@ -30,7 +31,14 @@ _APPS = [
     _served("fsm webhooks", URL_PREFIX, "fsm_provider.plugins.webhooks.receiver"),
     _served("fsm page", "/fsm-page", "fsm_provider.page"),
 ]
-_MENU = [{"name": "Field service", "href": "fsm-page/", "url_route": "field-service", "destination": "nav"}]
+_MENU = [
+    {
+        "name": "Field service",
+        "href": "fsm-page/",
+        "url_route": "field-service",
+        "destination": "nav",
+    }
+]
 
 
 class FsmWebhooksPlugin(AirflowPlugin):

@@ -65,10 +65,14 @@ def _read_routes() -> Routes:
     for text in variables_in_server(settings.REGISTRATIONS) if endpoints else ():
         if isinstance(registration := _parsed(text), dict):
             registered[registration.get("for")].append(registration)
-    return {route: _route(route, endpoint, registered[route]) for route, endpoint in endpoints.items()}
+    return {
+        route: _route(route, endpoint, registered[route]) for route, endpoint in endpoints.items()
+    }
 
 
-def _route(route: str, endpoint: settings.WebhookEndpoint, registered: list[dict[str, Any]]) -> RouteConfig:
+def _route(
+    route: str, endpoint: settings.WebhookEndpoint, registered: list[dict[str, Any]]
+) -> RouteConfig:
     suffix = route.replace("/", "_")
     tokens = _usable(
         f"fsm_webhook_secret_tokens_{suffix}",
@@ -87,7 +91,9 @@ def _route(route: str, endpoint: settings.WebhookEndpoint, registered: list[dict
     return RouteConfig(endpoint, tokens, secrets)
 
 
-def _usable(variable: str, purpose: str, registered: list[Any], fits: Callable[[str], bool]) -> list[str]:
+def _usable(
+    variable: str, purpose: str, registered: list[Any], fits: Callable[[str], bool]
+) -> list[str]:
     """Return the registered values and those of a Variable: a text, or a JSON list."""
     by_hand = _parsed(read_variable_in_server(variable) or "[]")
     values = [*(by_hand if isinstance(by_hand, list) else [by_hand]), *registered]

@@ -1,6 +1,7 @@
 """The receiver: an ASGI application that records authentic deliveries as asset events.
 
-Every refusal has the same body. A delivery that is refused before its body is read costs no database query.
+Every refusal has the same body. A delivery that is refused before its body is read costs no
+database query.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ RESPONSE_SECONDS = 0.8
 """Seconds that a delivery may wait for the database before the sender is asked to retry."""
 THREADS = 4
 MAX_IN_FLIGHT = 64
-"""Deliveries that wait for the database or are being stored; senders of further ones are asked to retry."""
+"""Deliveries that wait for the database or are being stored; senders of further ones are asked to
+retry.
+"""
 MAX_HINT_LENGTH = 200
 
 
@@ -42,7 +45,10 @@ class Receiver:
     """Handles ``POST /fsm/webhooks/<connection>/<object>/<token>``."""
 
     def __init__(
-        self, configuration: Configuration | None = None, *, response_seconds: float = RESPONSE_SECONDS
+        self,
+        configuration: Configuration | None = None,
+        *,
+        response_seconds: float = RESPONSE_SECONDS,
     ) -> None:
         self._configuration = configuration or Configuration()
         self._response_seconds = response_seconds
@@ -61,7 +67,10 @@ class Receiver:
             config = await self._config(route, token)
             shown = _show_route(scope, route)  # not before its token is known: it may be anything
             left = self._response_seconds - (time.monotonic() - started)
-            if any(name == b"content-encoding" and value != b"identity" for name, value in scope["headers"]):
+            if any(
+                name == b"content-encoding" and value != b"identity"
+                for name, value in scope["headers"]
+            ):
                 raise RefusedError("content encoding", 415)
             body = await _read_body(receive)
             started = time.monotonic()
@@ -101,7 +110,8 @@ class Receiver:
         try:
             return await asyncio.wait_for(asyncio.shield(future), within)
         except TimeoutError:
-            # The thread goes on. If it stores the delivery after all, the sender's retry is a repeat.
+            # The thread goes on. If it stores the delivery after all, the sender's retry is a
+            # repeat.
             raise RefusedError("slow", 503) from None
 
     def _end(self, done: asyncio.Future[Any]) -> None:

@@ -9,7 +9,14 @@ import re
 from typing import Annotated, ClassVar, Literal, Self, get_args
 from urllib.parse import quote
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import WebhookObject
@@ -18,12 +25,16 @@ from fsm_provider.api.validation import validated
 from fsm_provider.plugins.webhooks import URL_PREFIX
 
 CONFIGURATION = "fsm_webhooks"  # the Variable
-REGISTRATIONS = "fsm_webhook_secret_"  # how the names of the Variables begin that hold one registration each
+REGISTRATIONS = (
+    "fsm_webhook_secret_"  # how the names of the Variables begin that hold one registration each
+)
 DIGITS = 16  # of the digest in such a name
 HIDDEN = "***"  # replaces the token in a URL that is shown
 REMEMBERED_HOURS = 24  # in which a delivery's repeats are dropped
 
-HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", to_lower=True)]
+HeaderName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", to_lower=True)
+]
 Prefix = Annotated[str, StringConstraints(pattern=r"^[^\s,]*$")]
 
 
@@ -34,13 +45,14 @@ class _Model(BaseModel):
 class WebhookEndpoint(_Model):
     """One URL of the receiver: for deliveries about one object of one connection.
 
-    :param signature: ``standard-webhooks`` (https://www.standardwebhooks.com); ``hmac``, an HMAC-SHA256 with
-        the secret as text, of the body or of ``<time>.<body>``; or ``none``: then the token in the path is
-        the only protection.
+    :param signature: ``standard-webhooks`` (https://www.standardwebhooks.com); ``hmac``, an
+        HMAC-SHA256 with the secret as text, of the body or of ``<time>.<body>``; or ``none``: then
+        the token in the path is the only protection.
     :param header: of an ``hmac``, with the signature, or several separated by blanks or commas.
     :param prefix: of an ``hmac``: what precedes the signature, e.g. ``sha256=`` or ``v1=``.
-    :param timestamp_prefix: of an ``hmac``: what precedes the time of sending in the same header, in seconds
-        since 1970, e.g. ``t=`` where it is ``t=1790000000,v1=...``. Then time and body are signed.
+    :param timestamp_prefix: of an ``hmac``: what precedes the time of sending in the same header,
+        in seconds since 1970, e.g. ``t=`` where it is ``t=1790000000,v1=...``. Then time and body
+        are signed.
     :param tolerance: seconds that a signed time may be off, either way; at most half of
         ``REMEMBERED_HOURS``, so that no delivery is accepted again after it has been forgotten.
     :param keep_body: store the body in the asset event, as text; it may hold personal data.
@@ -59,15 +71,17 @@ class WebhookEndpoint(_Model):
         if (self.header is None) is (self.signature == "hmac"):
             raise ValueError("header: is needed for the signature 'hmac', and for no other")
         if self.timestamp_prefix and self.prefix in ("", self.timestamp_prefix):
-            raise ValueError("prefix: should precede the signature, as timestamp_prefix precedes the time")
+            raise ValueError(
+                "prefix: should precede the signature, as timestamp_prefix precedes the time"
+            )
         return self
 
 
 class ReceiverSettings(_Model):
     """The content of the Variable ``fsm_webhooks``.
 
-    :param base_url: the URL at which the service reaches this Airflow, e.g. ``https://airflow.example.com``,
-        for registrations without a ``target_url``.
+    :param base_url: the URL at which the service reaches this Airflow, e.g.
+        ``https://airflow.example.com``, for registrations without a ``target_url``.
     :param endpoints: the endpoints, by ``<connection>/<object>``.
     """
 
@@ -90,8 +104,8 @@ class ReceiverSettings(_Model):
             connection, _, watched = name.rpartition("/")
             if not re.fullmatch(r"[\w.-]+", connection) or watched not in get_args(WebhookObject):
                 raise ValueError(
-                    f"{name!r} is not <connection>/<object>, e.g. fsm_default/jobs, with letters, digits, "
-                    "_, . and - in the connection's name"
+                    f"{name!r} is not <connection>/<object>, e.g. fsm_default/jobs, with letters, "
+                    "digits, _, . and - in the connection's name"
                 )
         return value
 

@@ -14,11 +14,15 @@ Headers = Sequence[tuple[str, str]]
 """Names in lower case."""
 
 MIN_KEY_BYTES = 16
-"""Minimum length of a signing secret's key: a shorter one can be guessed, or is none, such as ``None``."""
+"""Minimum length of a signing secret's key: a shorter one can be guessed, or is none, such as
+``None``.
+"""
 
 
 class RefusedError(Exception):
-    """A delivery is refused. The reason is for the log and the metrics; the sender learns the status only."""
+    """A delivery is refused. The reason is for the log and the metrics; the sender learns the
+    status only.
+    """
 
     def __init__(self, reason: str, status: int = 401) -> None:
         super().__init__(reason)
@@ -42,9 +46,14 @@ def verify(
     if endpoint.signature == "standard-webhooks":
         identifier = _only_value(headers, "webhook-id")
         timestamp = _only_value(headers, "webhook-timestamp")
-        parts, prefix, encoding = _only_value(headers, "webhook-signature").split(" "), "v1,", "base64"
+        parts, prefix, encoding = (
+            _only_value(headers, "webhook-signature").split(" "),
+            "v1,",
+            "base64",
+        )
         signed = f"{identifier}.{timestamp}.".encode() + body
-        # A delivery that is sent again has another time. With its length, no other identifier reads alike.
+        # A delivery that is sent again has another time. With its length, no other identifier reads
+        # alike.
         content = f"{len(identifier)} {identifier}.".encode() + body
     else:
         parts = _only_value(headers, endpoint.header or "").replace(",", " ").split()
@@ -78,7 +87,15 @@ def is_any_of(text: str, others: Iterable[str]) -> bool:
     """Return whether a text is among others, in a time that does not depend on where they differ."""
     # Compare digests, since the time of compare_digest reveals lengths.
     digest = hashlib.sha256(text.encode()).digest()
-    return sum([hmac.compare_digest(digest, hashlib.sha256(other.encode()).digest()) for other in others]) > 0
+    return (
+        sum(
+            [
+                hmac.compare_digest(digest, hashlib.sha256(other.encode()).digest())
+                for other in others
+            ]
+        )
+        > 0
+    )
 
 
 def _beginning_with(prefix: str, parts: Iterable[str]) -> list[str]:
@@ -86,7 +103,10 @@ def _beginning_with(prefix: str, parts: Iterable[str]) -> list[str]:
 
 
 def _is_recent(timestamp: str, tolerance: int, now: float) -> bool:
-    return bool(re.fullmatch(r"[1-9][0-9]{0,15}", timestamp)) and abs(now - int(timestamp)) <= tolerance
+    return (
+        bool(re.fullmatch(r"[1-9][0-9]{0,15}", timestamp))
+        and abs(now - int(timestamp)) <= tolerance
+    )
 
 
 def _decoded(text: str, encoding: str) -> bytes:

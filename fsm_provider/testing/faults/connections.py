@@ -57,7 +57,9 @@ class Stall:
 
     def __post_init__(self) -> None:
         if self.headers_first and not self.after_handling:
-            raise ValueError("headers_first needs after_handling: there is no response to begin without it")
+            raise ValueError(
+                "headers_first needs after_handling: there is no response to begin without it"
+            )
 
     async def play(self, exchange: Exchange) -> None:
         """Handle or not, respond in part or not, wait and close."""

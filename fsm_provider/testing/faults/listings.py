@@ -59,11 +59,11 @@ def _replaced(record: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
 class RepeatedCursor:
     """An endless listing, since its cursors repeat; to be played at every call.
 
-    Each page is the correct one for its cursor. A first page resets the fault, so listings may be read in
-    turn; concurrent ones are not distinguished.
+    Each page is the correct one for its cursor. A first page resets the fault, so listings may be
+    read in turn; concurrent ones are not distinguished.
 
-    :param cycle: number of cursors before the first repeats; 1: a page's next cursor is its own. The
-        listing must have more pages than that.
+    :param cycle: number of cursors before the first repeats; 1: a page's next cursor is its own.
+        The listing must have more pages than that.
     """
 
     cycle: int = 1

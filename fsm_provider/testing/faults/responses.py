@@ -28,7 +28,8 @@ class Status:
 
     :param status: 200 to 599.
     :param body: text, bytes, or anything else as JSON.
-    :param content_type: default: ``application/json`` for JSON, ``text/plain`` for text, none for bytes.
+    :param content_type: default: ``application/json`` for JSON, ``text/plain`` for text, none for
+        bytes.
     :param headers: further headers.
     :param retry_after: the ``Retry-After`` header: seconds, an aware time, or literal text.
     """

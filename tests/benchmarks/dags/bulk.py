@@ -30,7 +30,9 @@ def start_clock(context):
 def check_and_push_seconds(context, result):
     seconds = time.perf_counter() - context["started"]
     count = context["dag_run"].conf["count"]
-    assert [one["jobID"] for one in result] == [pages.job_id(property_id) for property_id in range(count)]
+    assert [one["jobID"] for one in result] == [
+        pages.job_id(property_id) for property_id in range(count)
+    ]
     context["ti"].xcom_push(key="seconds", value=seconds)
 
 

@@ -58,7 +58,9 @@ def die_in_database(dies_at, victim):
     def note(connection, cursor, statement, parameters, *args):
         if statement.startswith("UPDATE fsm_ledger "):
             values = parameters.values() if isinstance(parameters, dict) else parameters
-            connection.info["stored"] = next((one for one in ("sending", "done") if one in values), None)
+            connection.info["stored"] = next(
+                (one for one in ("sending", "done") if one in values), None
+            )
 
     def forget(connection):
         connection.info.pop("stored", None)
@@ -83,13 +85,21 @@ def arm(context):
         if FsmHook(conf["fsm_conn_id"]).settings.state_conn_id:
             die_in_database(dies_at, conf["victim"])
         else:
-            context["task_state_store"] = DeadlyStore(context["task_state_store"], dies_at, conf["victim"])
+            context["task_state_store"] = DeadlyStore(
+                context["task_state_store"], dies_at, conf["victim"]
+            )
 
 
 def wait_to_be_killed(context, result=None):
-    """A kill that comes late still finds the first attempt, and not another task of the same worker."""
+    """A kill that comes late still finds the first attempt, and not another task of the same
+    worker.
+    """
     worker = os.getppid()
-    while context["dag_run"].conf["killed"] and context["ti"].try_number == 1 and os.getppid() == worker:
+    while (
+        context["dag_run"].conf["killed"]
+        and context["ti"].try_number == 1
+        and os.getppid() == worker
+    ):
         time.sleep(0.05)
 
 

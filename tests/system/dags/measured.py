@@ -24,7 +24,10 @@ def measured():
         fail_on="none",
     )
     FsmCreateJobOperator(
-        task_id="create_one", fsm_conn_id=CONN_ID, property_id=925, job={"customerReference": "MEASURED-one"}
+        task_id="create_one",
+        fsm_conn_id=CONN_ID,
+        property_id=925,
+        job={"customerReference": "MEASURED-one"},
     )
     FsmFormSensor(
         task_id="wait",

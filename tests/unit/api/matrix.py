@@ -67,9 +67,7 @@ class Early:
 
     async def play(self, exchange: faults.Exchange) -> None:
         right = await exchange.handle()
-        head = (
-            f"HTTP/1.1 {right.status} Right\r\nContent-Length: {len(right.body)}\r\nConnection: close\r\n\r\n"
-        )
+        head = f"HTTP/1.1 {right.status} Right\r\nContent-Length: {len(right.body)}\r\nConnection: close\r\n\r\n"
         exchange.write(EARLY + head.encode() + right.body)
         exchange.close()
 
@@ -104,7 +102,9 @@ def uncertain(stored: int) -> Outcome:
     return Outcome("FsmUncertainWriteError", stored=stored)
 
 
-def in_the_dark(name: str, fault: Fault | PollFailure, read_error: str = NO_RESPONSE, *, stored: int) -> Row:
+def in_the_dark(
+    name: str, fault: Fault | PollFailure, read_error: str = NO_RESPONSE, *, stored: int
+) -> Row:
     """A fault after which a write may have happened."""
     write = uncertain(stored)
     return Row(name, fault, READ_AGAIN, gives_up(read_error), write, write)
@@ -191,7 +191,9 @@ MATRIX = [
     refused(422, "FsmUnprocessableEntityError"),
     no_refusal("redirect to itself", faults.Redirect(), "FsmRedirectError"),
     no_refusal("redirect to another host", ELSEWHERE, "FsmRedirectError"),
-    no_refusal("303 after handling", Handled(faults.Redirect(status=303)), "FsmRedirectError", stored=1),
+    no_refusal(
+        "303 after handling", Handled(faults.Redirect(status=303)), "FsmRedirectError", stored=1
+    ),
     no_refusal("408 after handling", Handled(faults.Status(408)), "FsmApiError", stored=1),
     no_refusal("499 after handling", Handled(faults.Status(499)), "FsmApiError", stored=1),
     in_the_dark("103, then the end", faults.MalformedResponse(EARLY), stored=1),

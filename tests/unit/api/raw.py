@@ -31,13 +31,17 @@ class Request:
 
 
 class RawServer:
-    """Reads requests, and has ``respond`` write what it likes: given the socket, the request and its number.
+    """Reads requests, and has ``respond`` write what it likes: given the socket, the request and
+    its number.
 
     :param tls: speaks TLS.
     """
 
     def __init__(
-        self, respond: Callable[[socket.socket, Request, int], Any], *, tls: ssl.SSLContext | None = None
+        self,
+        respond: Callable[[socket.socket, Request, int], Any],
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.requests: list[Request] = []
         self._respond = respond
@@ -54,7 +58,9 @@ class RawServer:
         return f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def forget_connections(self) -> None:
-        """Reset each connection of now at its next byte, as a balancer does that has dropped its entry."""
+        """Reset each connection of now at its next byte, as a balancer does that has dropped its
+        entry.
+        """
         self._forgotten.update(range(self._accepted + 1))
 
     def __enter__(self) -> Self:
@@ -75,13 +81,17 @@ class RawServer:
                 accepted, _ = self._listener.accept()
                 self._accepted += 1
                 self._threads.append(
-                    threading.Thread(target=self._serve, args=(accepted, self._accepted), daemon=True)
+                    threading.Thread(
+                        target=self._serve, args=(accepted, self._accepted), daemon=True
+                    )
                 )
                 self._threads[-1].start()
 
     def _serve(self, accepted: socket.socket, number: int) -> None:
         with suppress(OSError), accepted:
-            connection = self._tls.wrap_socket(accepted, server_side=True) if self._tls else accepted
+            connection = (
+                self._tls.wrap_socket(accepted, server_side=True) if self._tls else accepted
+            )
             self._open.append(connection)
             with connection:
                 while request := self._read(connection, number):
@@ -129,7 +139,8 @@ def http(status: int, body: Any = b"", *headers: str) -> bytes:
 def raw_server(*parts: Part, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Respond to each request with these bytes, then close; gives a signed URL.
 
-    :param parts: bytes, or what gives them, called when they are due with an event that ends the test.
+    :param parts: bytes, or what gives them, called when they are due with an event that ends the
+        test.
     """
     ended = threading.Event()
 
@@ -161,4 +172,6 @@ def drip(content: bytes, *, every: float) -> list[Part]:
 
 def download(client: FsmClient, url: str | None, **limits: Any) -> bytes:
     """Fetch the PDF of form 5001, whose record has this URL."""
-    return client.download_pdf(Form.model_validate({"id": 5001, "formPDFURL": url}), b"".join, **limits)
+    return client.download_pdf(
+        Form.model_validate({"id": 5001, "formPDFURL": url}), b"".join, **limits
+    )

@@ -70,7 +70,11 @@ def test_a_registration_that_echoes_anything_else_is_a_permanent_error(service, 
 
     with pytest.raises(FsmRegistrationError, match="webhook 1 was not registered for") as raised:
         client.register_webhook(
-            {"object": "jobs", "event_types": "jobs.created", "target_url": "https://hooks.example.com"}
+            {
+                "object": "jobs",
+                "event_types": "jobs.created",
+                "target_url": "https://hooks.example.com",
+            }
         )
     assert raised.value.permanent
 
@@ -161,7 +165,9 @@ def test_pages_are_read_when_they_are_needed(service, client):
     assert len(service.requests) == 2
 
 
-def test_forms_that_do_not_match_a_filter_that_the_service_ignores_are_left_out(service, client, caplog):
+def test_forms_that_do_not_match_a_filter_that_the_service_ignores_are_left_out(
+    service, client, caplog
+):
     other = service.add_form(job_id=1)
     service.fail(
         "GET",
@@ -186,7 +192,9 @@ def test_the_page_size_is_sent_where_it_is_named(service, make_client):
 @pytest.mark.usefixtures("clock")
 def test_the_rate_limit_applies_across_clients(service, make_client):
     waited = []
-    clients = [make_client(service, sleep=waited.append, max_requests_per_second=0.5) for _ in range(2)]
+    clients = [
+        make_client(service, sleep=waited.append, max_requests_per_second=0.5) for _ in range(2)
+    ]
 
     for client in clients:
         list(client.list_forms())
@@ -210,7 +218,9 @@ def silent_port():
 
 
 def test_a_connect_timeout_is_a_connection_error(service, make_client, silent_port):
-    client = make_client(service, base_url=f"http://127.0.0.1:{silent_port}", timeout=0.3, max_retries=1)
+    client = make_client(
+        service, base_url=f"http://127.0.0.1:{silent_port}", timeout=0.3, max_retries=1
+    )
 
     with pytest.raises(FsmConnectionError, match="timed out"):
         client.create_job(7, {})

@@ -78,7 +78,9 @@ INCOMPLETE = {
     "odd last chunk": CHUNKED + chunks(LARGE, last=b"\r\n"),
     "a chunk of less than nothing": CHUNKED + chunks(LARGE, last=b"-5\r\n"),
     "gzip cut off": head("Content-Encoding: gzip") + gzip.compress(LARGE)[:-50],
-    "gzip cut off, with its length": head("Content-Encoding: gzip", f"Content-Length: {len(GZIPPED) - 40}")
+    "gzip cut off, with its length": head(
+        "Content-Encoding: gzip", f"Content-Length: {len(GZIPPED) - 40}"
+    )
     + GZIPPED[:-40],
 }
 
@@ -97,7 +99,10 @@ def test_a_file_without_its_end_is_refused_and_may_be_retried(fetch, response):
 
 @pytest.mark.parametrize("content", [b"%PDF-", b"%PDF-1.4 and no more", LARGE[:1023]])
 def test_a_few_bytes_are_no_pdf_though_all_of_them_came(fetch, content):
-    with raw_server(CHUNKED + chunks(content)) as url, pytest.raises(FsmNotPdfError, match="form 5001"):
+    with (
+        raw_server(CHUNKED + chunks(content)) as url,
+        pytest.raises(FsmNotPdfError, match="form 5001"),
+    ):
         fetch(url)
 
 
@@ -125,7 +130,10 @@ def test_what_precedes_a_pdf_is_stored_too(fetch, before):
 
 
 def test_a_pdf_that_begins_after_a_kilobyte_is_none(fetch):
-    with raw_server(head() + b"x" * 1020 + PDF) as url, pytest.raises(FsmNotPdfError, match="not a PDF"):
+    with (
+        raw_server(head() + b"x" * 1020 + PDF) as url,
+        pytest.raises(FsmNotPdfError, match="not a PDF"),
+    ):
         fetch(url)
 
 
@@ -178,7 +186,9 @@ def slowly(content):
     ],
     ids=["all", "length", "closed", "after its end", "chunk", "header", "redirect"],
 )
-def test_a_server_that_sends_a_byte_now_and_then_reaches_the_time_limit(service, make_client, parts):
+def test_a_server_that_sends_a_byte_now_and_then_reaches_the_time_limit(
+    service, make_client, parts
+):
     client, began = make_client(service, timeout=5, max_retries=2), time.monotonic()
 
     with raw_server(*parts) as url, pytest.raises(FsmDownloadTimeoutError) as raised:
@@ -213,7 +223,9 @@ def test_a_download_in_time_returns_its_connection(service, make_client):
     assert len({request.connection for request in service.requests}) == 1
 
 
-def test_a_connection_with_tls_is_shut_too(service, make_client, certificate, tls_context, monkeypatch):
+def test_a_connection_with_tls_is_shut_too(
+    service, make_client, certificate, tls_context, monkeypatch
+):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     client = make_client(service, timeout=5, max_retries=0)
 

@@ -31,7 +31,9 @@ NO_URLS = [
     f"https://[oops/{SECRET}",
     f"https://files\u2100.example.com/{SECRET}".encode().decode("latin-1"),
 ]
-"""Locations as their bytes in Latin-1: not UTF-8, no IPv6 address, and a host that contains ``a/c``."""
+"""Locations as their bytes in Latin-1: not UTF-8, no IPv6 address, and a host that contains
+``a/c``.
+"""
 
 
 @pytest.fixture
@@ -83,15 +85,21 @@ def test_hosts_in_between_do_not_end_the_connections_to_the_service(service, cli
     assert [found.id for found in client.list_forms()] == [form["id"]]
 
 
-def test_a_name_that_resolves_to_a_private_address_is_sent_nothing(service, make_client, form, monkeypatch):
+def test_a_name_that_resolves_to_a_private_address_is_sent_nothing(
+    service, make_client, form, monkeypatch
+):
     name, client = "files.example.com", make_client(service, allow_http=True)
     look_up = socket.getaddrinfo
     monkeypatch.setattr(
-        socket, "getaddrinfo", lambda host, *more: look_up("127.0.0.1" if host == name else host, *more)
+        socket,
+        "getaddrinfo",
+        lambda host, *more: look_up("127.0.0.1" if host == name else host, *more),
     )
     with (
         FakeFileHost(service, name=name) as files,
-        pytest.raises(FsmPdfUrlError, match=r"form 5001: 127\.0\.0\.1 is not a public .*allow_private_add"),
+        pytest.raises(
+            FsmPdfUrlError, match=r"form 5001: 127\.0\.0\.1 is not a public .*allow_private_add"
+        ),
     ):
         download(client, files.pdf_url(form["id"]))
 
@@ -117,7 +125,14 @@ def chains(service, files):
 
 @pytest.mark.parametrize("status", [301, 307])
 @pytest.mark.parametrize(
-    "chain", ["ours to ours", "ours to theirs", "theirs to ours", "theirs to theirs", "ours to another port"]
+    "chain",
+    [
+        "ours to ours",
+        "ours to theirs",
+        "theirs to ours",
+        "theirs to theirs",
+        "ours to another port",
+    ],
 )
 def test_a_redirect_is_followed_and_the_token_goes_to_the_service_alone(
     service, client, form, files, caplog, chain, status
@@ -137,7 +152,9 @@ def test_a_redirect_is_followed_and_the_token_goes_to_the_service_alone(
     assert "signature" not in logged(caplog)
 
 
-@pytest.mark.parametrize(("redirects", "followed"), [(MAX_REDIRECTS, True), (MAX_REDIRECTS + 1, False)])
+@pytest.mark.parametrize(
+    ("redirects", "followed"), [(MAX_REDIRECTS, True), (MAX_REDIRECTS + 1, False)]
+)
 def test_so_many_redirects_are_followed(service, client, form, redirects, followed):
     service.fail(*PDFS, faults.Redirect(), calls=range(1, redirects + 1))
 
@@ -181,7 +198,10 @@ def test_a_relative_redirect_stays_on_its_host(service, client, form):
         ("https://user:canary@files.example.com/a.pdf", "contains a user or password"),
         ("http://files.example.com/a.pdf?canary", "http://files.example.com is not encrypted"),
         ("http://127.0.0.1.example.com/a.pdf", "is not encrypted"),
-        ("https://169.254.169.254/latest/meta-data?canary", "169.254.169.254 is not a public address"),
+        (
+            "https://169.254.169.254/latest/meta-data?canary",
+            "169.254.169.254 is not a public address",
+        ),
         ("https://[::ffff:10.0.0.1]/canary", "10.0.0.1 is not a public address"),
     ],
 )
@@ -269,7 +289,9 @@ def test_a_refusal_by_the_service_says_what_is_wrong_with_the_connection(service
         download(client, form["formPDFURL"])
 
 
-def test_a_refusal_by_another_host_neither_blames_the_token_nor_shows_the_url(client, form, files, caplog):
+def test_a_refusal_by_another_host_neither_blames_the_token_nor_shows_the_url(
+    client, form, files, caplog
+):
     caplog.set_level(logging.DEBUG)
     files.lifetime = -1
 
@@ -281,7 +303,9 @@ def test_a_refusal_by_another_host_neither_blames_the_token_nor_shows_the_url(cl
     assert "signature" not in logged(caplog)
 
 
-def test_other_hosts_do_not_count_for_the_services_requests_a_second(service, make_client, form, files):
+def test_other_hosts_do_not_count_for_the_services_requests_a_second(
+    service, make_client, form, files
+):
     waits = []
     client = make_client(service, sleep=waits.append, max_requests_per_second=0.01)
 

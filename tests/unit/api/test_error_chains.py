@@ -16,7 +16,11 @@ from tests.unit.conftest import TOKEN
 
 SECRET = "hush-hush-7f3a"
 URL = f"https://files.example.com/1.pdf?signature={SECRET}"
-WEBHOOK = {"object": "jobs", "event_types": "jobs.created", "target_url": f"https://h.example.com/{SECRET}"}
+WEBHOOK = {
+    "object": "jobs",
+    "event_types": "jobs.created",
+    "target_url": f"https://h.example.com/{SECRET}",
+}
 CREATED = json.dumps({"id": 1, "eventTypes": ["jobs.created"], "signingSecret": SECRET})
 
 
@@ -46,8 +50,12 @@ def requests(client):
     yield lambda: client.create_job(7, {})
     yield lambda: client.register_webhook(WEBHOOK)
     yield lambda: list(client.list_forms())
-    yield lambda: client.download_pdf(Form(id=1, form_pdf_url=f"{client.settings.base_url}/?{SECRET}"), list)
-    yield lambda: client.download_pdf(Form(id=1, form_pdf_url=f"https://exa mple.[com/?{SECRET}"), list)
+    yield lambda: client.download_pdf(
+        Form(id=1, form_pdf_url=f"{client.settings.base_url}/?{SECRET}"), list
+    )
+    yield lambda: client.download_pdf(
+        Form(id=1, form_pdf_url=f"https://exa mple.[com/?{SECRET}"), list
+    )
 
 
 def listing(**form):
@@ -100,7 +108,9 @@ def test_of_bad_input():
     for make in (
         lambda: Settings.checked({"token": TOKEN}),
         lambda: check(WebhookCreate, {"target_url": WEBHOOK["target_url"]}, "webhook"),
-        lambda: ReceiverSettings.parse(json.dumps({"endpoints": {"x/jobs": {"path_token": SECRET}}})),
+        lambda: ReceiverSettings.parse(
+            json.dumps({"endpoints": {"x/jobs": {"path_token": SECRET}}})
+        ),
     ):
         with pytest.raises(FsmError) as raised:
             make()

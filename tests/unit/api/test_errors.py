@@ -33,7 +33,10 @@ def error_for(status: int, **fields: Any) -> FsmApiError:
 
 EVERY_ERROR = [
     FsmError(),
-    *[error_for(status, body_excerpt="no", retry_after=1.5, request_id="r-1") for status in STATUSES],
+    *[
+        error_for(status, body_excerpt="no", retry_after=1.5, request_id="r-1")
+        for status in STATUSES
+    ],
     error_for(503),
     errors.FsmInputError("job.notes: bad"),
     errors.FsmConnectionEditedError(401, "POST", "/x"),
@@ -50,10 +53,16 @@ EVERY_ERROR = [
     errors.FsmUncertainWriteError(
         "POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00+00:00", SUBJECT
     ),
-    errors.FsmRepeatableWriteError("POST", "/properties/7/jobs", "502", "2026-01-31T08:00:00+00:00", SUBJECT),
-    errors.FsmUncertainWriteError("POST", "/settings/webhooks", "500", "2026-01-31T08:00:00+00:00", {}),
+    errors.FsmRepeatableWriteError(
+        "POST", "/properties/7/jobs", "502", "2026-01-31T08:00:00+00:00", SUBJECT
+    ),
+    errors.FsmUncertainWriteError(
+        "POST", "/settings/webhooks", "500", "2026-01-31T08:00:00+00:00", {}
+    ),
 ]
-over_every_error = pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: type(error).__name__)
+over_every_error = pytest.mark.parametrize(
+    "error", EVERY_ERROR, ids=lambda error: type(error).__name__
+)
 
 
 def test_the_table_holds_every_error():
@@ -84,7 +93,8 @@ def test_an_error_comes_back_as_the_same_class_with_the_same_text(error, travel)
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [*STATUSES.items(), (300, errors.FsmRedirectError), (399, errors.FsmRedirectError)]
+    ("status", "kind"),
+    [*STATUSES.items(), (300, errors.FsmRedirectError), (399, errors.FsmRedirectError)],
 )
 def test_a_status_has_its_class_and_every_class_is_an_api_error(status, kind):
     assert error_class_for(status) is kind

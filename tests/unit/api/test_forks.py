@@ -70,6 +70,8 @@ def test_a_response_goes_to_the_process_that_asked(client, method):
     assert received == {number: [f"{number}-{n}" for n in range(3)] for number in range(CHILDREN)}
     if method == "GET":  # a write does not reuse a connection that was idle for a second
         own = {
-            one.connection for one in client.server.requests if "before" in one.line or "parent" in one.line
+            one.connection
+            for one in client.server.requests
+            if "before" in one.line or "parent" in one.line
         }
         assert own == {1}, "the children have closed the parent's connection"

@@ -18,8 +18,16 @@ NINE = "2026-01-31T09:00:00Z"
 WIRE = {
     "property_id": ("7", "propertyID", "7"),
     "job_id": ("21", "jobID", "21"),
-    "created_since": ("2026-01-31T08:00:00+00:00", "createdOnDateTime[gte]", "2026-01-31T08:00:00.000Z"),
-    "updated_since": ("2026-01-31T08:00:00+00:00", "lastUpdatedOnDateTime[gte]", "2026-01-31T08:00:00.000Z"),
+    "created_since": (
+        "2026-01-31T08:00:00+00:00",
+        "createdOnDateTime[gte]",
+        "2026-01-31T08:00:00.000Z",
+    ),
+    "updated_since": (
+        "2026-01-31T08:00:00+00:00",
+        "lastUpdatedOnDateTime[gte]",
+        "2026-01-31T08:00:00.000Z",
+    ),
     "form_category": ("Gas", "formCategory", "Gas"),
     "form_name_id": ("3", "formNameID", "3"),
     "created_by_type": ("User", "createdByType", "User"),
@@ -76,7 +84,9 @@ def test_a_bad_filter_is_named(name, value):
     [EIGHT.replace(microsecond=999), "2026-01-31T08:00:00", "2026-01-31T09:00:00+01:00"],
 )
 def test_a_time_is_sent_in_utc_with_milliseconds(since):
-    assert FormFilter(created_since=since).params() == {"createdOnDateTime[gte]": "2026-01-31T08:00:00.000Z"}
+    assert FormFilter(created_since=since).params() == {
+        "createdOnDateTime[gte]": "2026-01-31T08:00:00.000Z"
+    }
 
 
 @pytest.mark.parametrize(
@@ -109,7 +119,10 @@ def test_a_form_is_checked_against_each_filter(filters, matched):
     ("filters", "absent"),
     [
         ({"property_id": 7}, {"propertyID": None}),
-        *(({"job_id": 21}, {"jobDetails": details}) for details in (None, "job 21", {"jobID": "J-21"})),
+        *(
+            ({"job_id": 21}, {"jobDetails": details})
+            for details in (None, "job 21", {"jobID": "J-21"})
+        ),
         ({"created_by_type": "User"}, {"createdByType": None}),
         ({"created_by_id": 71}, {"createdByID": None}),
     ],
@@ -120,7 +133,8 @@ def test_a_form_that_does_not_say_whose_it_is_does_not_match(filters, absent):
 
 @pytest.mark.parametrize("name", ["created_since", "updated_since"])
 @pytest.mark.parametrize(
-    "time", [None, "yesterday", [NINE], "2026-01-05", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z"]
+    "time",
+    [None, "yesterday", [NINE], "2026-01-05", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z"],
 )
 def test_a_time_that_cannot_be_read_is_taken_to_match(name, time):
     unreadable = form(createdOnDateTime=time, lastUpdatedOnDateTime=time)
@@ -135,7 +149,12 @@ def test_a_filter_is_described_by_what_is_set():
 
 @pytest.mark.parametrize(
     "filters",
-    [{}, {name: given for name, (given, _, _) in WIRE.items()}, {"created_since": EIGHT}, {"job_id": "J-1"}],
+    [
+        {},
+        {name: given for name, (given, _, _) in WIRE.items()},
+        {"created_since": EIGHT},
+        {"job_id": "J-1"},
+    ],
 )
 def test_filters_of_text_come_back_from_json_as_equal_ones(filters):
     first = FormFilter(**filters)
@@ -144,7 +163,8 @@ def test_filters_of_text_come_back_from_json_as_equal_ones(filters):
 
 
 @pytest.mark.parametrize(
-    ("details", "job"), [({"jobID": 21}, 21), ({"jobID": "21"}, 21), ({}, None), (None, None), ("21", None)]
+    ("details", "job"),
+    [({"jobID": 21}, 21), ({"jobID": "21"}, 21), ({}, None), (None, None), ("21", None)],
 )
 def test_the_job_of_a_form_is_found_where_it_can_be_read(details, job):
     assert job_id_from(form(jobDetails=details)) == job
@@ -196,7 +216,9 @@ def test_what_forms_are_read_from_is_left_as_it_is():
 
 
 def test_lists_of_a_mapped_task_are_refused_with_the_remedy():
-    with pytest.raises(FsmInputError, match=r"^forms\[0\]: is a list: .* Use \.expand\(forms=\.\.\.\)"):
+    with pytest.raises(
+        FsmInputError, match=r"^forms\[0\]: is a list: .* Use \.expand\(forms=\.\.\.\)"
+    ):
         parse_forms([[{"id": 1}], [{"id": 2}]], UTC)
     with pytest.raises(FsmInputError, match="forms: is None: the template or task output"):
         parse_forms(None, UTC)

@@ -18,7 +18,11 @@ from fsm_provider.api import FsmInputError, jobs_from_rows
 from fsm_provider.api.job_rows import MAX_LISTED, MAX_PROBLEMS
 
 COLUMNS = {"customerReference": "reference", "quotedAmount": "amount", "notes": "notes"}
-WANTED = {"property_id": 7, "key": "PM-1", "job": {"customerReference": "PM-1", "quotedAmount": "99.5"}}
+WANTED = {
+    "property_id": 7,
+    "key": "PM-1",
+    "job": {"customerReference": "PM-1", "quotedAmount": "99.5"},
+}
 
 
 def jobs(rows, columns=COLUMNS):
@@ -33,7 +37,12 @@ def frame(library=pandas, **columns):
     """Return a DataFrame; each column is a list, and those that are not given have suitable cells."""
     size = max(map(len, columns.values()), default=1)
     keys = [f"PM-{number + 1}" for number in range(size)]
-    cells = {"reference": keys, "property": [7] * size, "amount": ["99.5"] * size, "notes": [""] * size}
+    cells = {
+        "reference": keys,
+        "property": [7] * size,
+        "amount": ["99.5"] * size,
+        "notes": [""] * size,
+    }
     return library.DataFrame({**cells, **columns})
 
 
@@ -93,7 +102,11 @@ def test_a_csv_file():
 
     assert jobs(csv.DictReader(io.StringIO(text))) == [
         {**WANTED, "property_id": "7"},
-        {"property_id": "8", "key": "PM-2", "job": {"customerReference": "PM-2", "notes": "no access"}},
+        {
+            "property_id": "8",
+            "key": "PM-2",
+            "job": {"customerReference": "PM-2", "notes": "no access"},
+        },
     ]
 
 
@@ -112,7 +125,10 @@ def test_a_field_without_a_value_is_not_sent_and_key_and_property_need_one(cell)
 @pytest.mark.parametrize(
     ("field", "cell", "sent"),
     [
-        *(("quotedAmount", cell, sent) for cell, sent in [(120, 120), (120.0, 120), (99.5, "99.5")]),
+        *(
+            ("quotedAmount", cell, sent)
+            for cell, sent in [(120, 120), (120.0, 120), (99.5, "99.5")]
+        ),
         *(("quotedAmount", cell, cell) for cell in ["7.0", "120.00"]),
         ("quotedAmount", 1e-05, "0.00001"),
         ("quotedAmount", Decimal("120.00"), "120.00"),
@@ -137,7 +153,14 @@ def test_a_cell_fits_its_field(field, cell, sent):
 
 @pytest.mark.parametrize(
     ("cell", "key"),
-    [(7.0, "7"), ("7.0", "7"), (Decimal("7.0"), "7"), ("007", "007"), ("1.10", "1.10"), ("12E5", "12E5")],
+    [
+        (7.0, "7"),
+        ("7.0", "7"),
+        (Decimal("7.0"), "7"),
+        ("007", "007"),
+        ("1.10", "1.10"),
+        ("12E5", "12E5"),
+    ],
 )
 def test_keys(cell, key):
     (job,) = jobs([row(reference=cell)], {})
@@ -170,8 +193,14 @@ REFUSED = [
     (("amount",), float("inf"), "is infinite"),
     *((("amount",), cell, AMOUNT) for cell in ("12,50", -3)),
     *((IDENTIFIERS, cell, SHORTENED) for cell in ["1.23457E+11", "1,23e+15"]),
-    *((IDENTIFIERS, cell, SPREADSHEET_ERROR) for cell in ["#REF!", "#NAME?", "#DIV/0!", "########"]),
-    *(((*IDENTIFIERS, "reference"), cell, "is a word for no value") for cell in ["NULL", "none", "N/A"]),
+    *(
+        (IDENTIFIERS, cell, SPREADSHEET_ERROR)
+        for cell in ["#REF!", "#NAME?", "#DIV/0!", "########"]
+    ),
+    *(
+        ((*IDENTIFIERS, "reference"), cell, "is a word for no value")
+        for cell in ["NULL", "none", "N/A"]
+    ),
     *((IDENTIFIERS, cell, TOO_LARGE) for cell in [2.0**53, -(2.0**60)]),
     *(
         ((*IDENTIFIERS, "reference", "customer"), cell, problem)
@@ -179,7 +208,12 @@ REFUSED = [
     ),
     *(
         (("reference", "customer", "amount"), cell, NO_TEXT.format(kind))
-        for cell, kind in [(True, "bool"), (b"7", "bytes"), (["7"], "list"), (numpy.bool_(True), "bool")]
+        for cell, kind in [
+            (True, "bool"),
+            (b"7", "bytes"),
+            (["7"], "list"),
+            (numpy.bool_(True), "bool"),
+        ]
     ),
     *(
         (("notes", "due"), cell, NO_TEXT.format(type(cell).__name__))
@@ -193,7 +227,11 @@ REFUSED = [
     [(column, cell, problem) for columns, cell, problem in REFUSED for column in columns],
 )
 def test_what_may_be_wrong_is_refused(column, cell, problem):
-    fields = {"customer_contact_id": "contact", "customerReference": "customer", "extra_fields.due": "due"}
+    fields = {
+        "customer_contact_id": "contact",
+        "customerReference": "customer",
+        "extra_fields.due": "due",
+    }
     rows = [row(**{"contact": 2, "customer": "x", "due": "y", column: cell})]
 
     named = "row 1" if column == "reference" else "row 1 (key 'PM-1')"
@@ -243,7 +281,9 @@ def test_a_column_twice(place, table):
     "header", ["\ufeffreference,property", "reference ,property", " reference\t, property "]
 )
 def test_a_header_with_a_byte_order_mark_or_blanks(header):
-    assert jobs(csv.DictReader([header, "PM-1,7"]), {}) == [{"property_id": "7", "key": "PM-1", "job": {}}]
+    assert jobs(csv.DictReader([header, "PM-1,7"]), {}) == [
+        {"property_id": "7", "key": "PM-1", "job": {}}
+    ]
 
 
 def test_long_and_short_lines():
@@ -291,14 +331,21 @@ def test_a_quote_that_is_not_closed_loses_no_row(name, lines):
 def test_a_cell_may_have_several_lines():
     text = 'reference,property,notes\nPM-1,7,"a, b\nc, ""d"""\n\nPM-2,8,"x, y"\n'
 
-    assert [job["job"]["notes"] for job in jobs(csv.DictReader(io.StringIO(text)), {"notes": "notes"})] == [
+    assert [
+        job["job"]["notes"] for job in jobs(csv.DictReader(io.StringIO(text)), {"notes": "notes"})
+    ] == [
         'a, b\nc, "d"',
         "x, y",
     ]
 
 
 def test_every_mistake_of_every_row_is_named_at_once():
-    rows = [row(), row(reference="", property="a b"), row(), row(reference="PM-4", amount="x", notes=["y"])]
+    rows = [
+        row(),
+        row(reference="", property="a b"),
+        row(),
+        row(reference="PM-4", amount="x", notes=["y"]),
+    ]
 
     with pytest.raises(FsmInputError) as refused:
         jobs(rows)
@@ -355,7 +402,10 @@ def test_what_is_no_table(table):
             "map: the field 'customerReference' is given twice",
         ),
         (["notes"], "map: should map names to values, not list"),
-        ({"notes": None}, "row 1: there is no column None, only reference, property, amount, notes"),
+        (
+            {"notes": None},
+            "row 1: there is no column None, only reference, property, amount, notes",
+        ),
     ],
 )
 def test_what_is_no_map(fields, problem):

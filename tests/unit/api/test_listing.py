@@ -55,7 +55,9 @@ def test_a_page_that_failed_is_asked_for_again_and_those_before_it_are_not(servi
 
 
 @pytest.mark.parametrize(("missing", "last"), [(1, 44), (0, 46)])
-def test_a_record_that_is_missing_is_a_mismatch_that_names_three_numbers(service, listing, missing, last):
+def test_a_record_that_is_missing_is_a_mismatch_that_names_three_numbers(
+    service, listing, missing, last
+):
     service.fail("GET", "/forms", faults.Rewrite(without_first), calls=[3] * missing)
     service.fail("GET", "/forms", with_total(str(last)), call=5)
     pages = iter(listing)
@@ -82,7 +84,8 @@ def test_a_record_that_comes_twice_does_not_hide_one_that_is_missing(service, li
 
 
 @pytest.mark.parametrize(
-    ("total", "read"), [(45, 45), ("45", 45), *((one, None) for one in (" 45", None, "-1", [45], "9" * 5000))]
+    ("total", "read"),
+    [(45, 45), ("45", 45), *((one, None) for one in (" 45", None, "-1", [45], "9" * 5000))],
 )
 @pytest.mark.parametrize("calls", [(1,), (5,), (1, 2, 3, 4, 5)])
 def test_a_total_that_cannot_be_read_makes_no_mismatch_and_is_told(

@@ -56,7 +56,9 @@ def test_cell(service, make_client, row: Row, method: str, phase: Phase):
             assert 0 <= waited <= BOUNDS[allowed] * 2**number
         else:
             assert waited == allowed
-    responses = {("GET", None): PAGES, ("POST", None): 1}.get((method, raised), int(phase == "second page"))
+    responses = {("GET", None): PAGES, ("POST", None): 1}.get(
+        (method, raised), int(phase == "second page")
+    )
     unanswered = 0 if scripted is None else expected.repeats + (raised is not None)
     assert len(service.requests) == responses + unanswered
     assert scripted is None or scripted.hits > 0

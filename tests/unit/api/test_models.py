@@ -1,4 +1,6 @@
-"""What a record makes of its values; testing/test_conformance.py has its fields from the specification."""
+"""What a record makes of its values; testing/test_conformance.py has its fields from the
+specification.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ WEBHOOK = {"id": 131, "targetURL": "https://hooks.example.com/canary", "signingS
 @pytest.mark.parametrize(
     ("model", "name", "given", "written"),
     [
-        *((Job, name, "17", 17) for name in ("id", "propertyID", "jobType", "serviceReminderInstance1ID")),
+        *(
+            (Job, name, "17", 17)
+            for name in ("id", "propertyID", "jobType", "serviceReminderInstance1ID")
+        ),
         *((Form, name, 17, "17") for name in ("propertyID", "createdByID")),
         (Form, "createdOnDateTime", "2026-01-31T08:00:00.678Z", "2026-01-31T08:00:00.678000Z"),
         (Form, "newField", {"deep": [1, None]}, {"deep": [1, None]}),
@@ -32,7 +37,9 @@ def test_a_value_of_either_type_gets_the_specified_one_and_an_unknown_field_is_k
 def test_an_attribute_by_the_services_name_leads_to_its_own():
     form = Form.model_validate({"id": 1, "newField": 2})
 
-    with pytest.raises(AttributeError, match=r"^formPDFURL is the service's name: here it is form_pdf_url$"):
+    with pytest.raises(
+        AttributeError, match=r"^formPDFURL is the service's name: here it is form_pdf_url$"
+    ):
         _ = form.formPDFURL
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = form.nothing

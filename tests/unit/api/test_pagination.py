@@ -42,7 +42,11 @@ def paginator() -> CursorPaginator:
 def test_every_form_of_has_more_goes_on(paginator, has_more):
     paginator.advance(page_with({"hasMore": has_more, "nextCursor": "n"}, 1))
 
-    assert (paginator.params, paginator.page_number, paginator.finished) == ({"page[after]": "n"}, 2, False)
+    assert (paginator.params, paginator.page_number, paginator.finished) == (
+        {"page[after]": "n"},
+        2,
+        False,
+    )
 
 
 @pytest.mark.parametrize("has_more", [False, "false", "False", "FALSE", 0, "0"])

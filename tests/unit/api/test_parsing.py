@@ -29,7 +29,8 @@ def present(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("model", "record"), [(Form, {"id": 1, "formName": "a"}), (AssetDynamicField, {"dynamicFieldID": 1})]
+    ("model", "record"),
+    [(Form, {"id": 1, "formName": "a"}), (AssetDynamicField, {"dynamicFieldID": 1})],
 )
 @pytest.mark.parametrize(
     "pagination",
@@ -65,7 +66,9 @@ def test_a_page_is_read_in_every_dialect(model, record, pagination, meta, caplog
 def test_without_a_model_the_records_stay_as_parsed(meta):
     records = [{"any": [1, {"form": None}]}, "text", 5]
 
-    page = parse_page(json.dumps({"data": records, "meta": meta}).encode(), None, number=1, timezone=UTC)
+    page = parse_page(
+        json.dumps({"data": records, "meta": meta}).encode(), None, number=1, timezone=UTC
+    )
 
     assert page.data == records
 
@@ -76,7 +79,10 @@ UNEXPECTED = [
     ({"hasSLA": 1, "jobType": True}, ["Job.hasSLA", "Job.jobType"]),
     ({"createdOnDateTime": 5}, ["Job.createdOnDateTime"]),
     ({"createdOnDateTime": "yesterday"}, ["Job.createdOnDateTime"]),
-    ({"customerContact": {"contactID": "x", "fullName": "a", "new": 1}}, ["Job.customerContact.contactID"]),
+    (
+        {"customerContact": {"contactID": "x", "fullName": "a", "new": 1}},
+        ["Job.customerContact.contactID"],
+    ),
     ({"customerContact": "a"}, ["Job.customerContact"]),
     ({"skills": [{"id": [1], "skill": {"a": 1}}]}, ["Job.skills.id", "Job.skills.skill"]),
     ({"skills": [{"id": 1}, "gas"]}, ["Job.skills"]),
@@ -122,7 +128,8 @@ def test_a_field_is_warned_of_once_per_process(caplog):
 )
 def test_a_time_without_a_zone_is_in_the_given_one(text, hour, caplog):
     page = parse_forms(
-        {"meta": {"serverTime": text}, "data": [{"id": 1, "createdOnDateTime": text}]}, timezone=LONDON
+        {"meta": {"serverTime": text}, "data": [{"id": 1, "createdOnDateTime": text}]},
+        timezone=LONDON,
     )
     job = parse_record({"id": 1, "completed": {"completedOnDateTime": text}}, Job, timezone=LONDON)
 
@@ -155,7 +162,9 @@ def test_a_record_that_cannot_be_identified_is_an_error_that_says_where(bad, sai
 
 @pytest.mark.parametrize("raw", [{}, {"id": SECRET}, [SECRET], SECRET, None])
 def test_a_body_without_an_identifier_is_an_error(raw):
-    with pytest.raises(FsmResponseError, match=r"^the body (has no usable 'id'|is not an object)") as raised:
+    with pytest.raises(
+        FsmResponseError, match=r"^the body (has no usable 'id'|is not an object)"
+    ) as raised:
         parse_record(raw, Job, timezone=UTC)
 
     assert SECRET not in str(raised.value)
@@ -163,7 +172,8 @@ def test_a_body_without_an_identifier_is_an_error(raw):
 
 @pytest.mark.parametrize("read", [parse_forms, parse_json])
 @pytest.mark.parametrize(
-    "body", [b"", f"<html>{SECRET}".encode(), f'{{"data": ["{SECRET}'.encode(), b"\xff\xfe", b"{} {}"]
+    "body",
+    [b"", f"<html>{SECRET}".encode(), f'{{"data": ["{SECRET}'.encode(), b"\xff\xfe", b"{} {}"],
 )
 def test_a_body_that_is_not_json_is_an_error_that_gives_its_length(read, body):
     with pytest.raises(FsmResponseError, match=rf"\({len(body)} bytes\) is not JSON") as raised:
@@ -172,7 +182,9 @@ def test_a_body_that_is_not_json_is_an_error_that_gives_its_length(read, body):
     assert SECRET not in str(raised.value)
 
 
-@pytest.mark.parametrize("body", [[], None, {}, {"data": None}, {"data": {"id": SECRET}}, {"Data": []}])
+@pytest.mark.parametrize(
+    "body", [[], None, {}, {"data": None}, {"data": {"id": SECRET}}, {"Data": []}]
+)
 def test_a_body_that_is_no_listing_is_an_error_that_names_its_page(body):
     with pytest.raises(FsmResponseError, match=r"^page 3 is no listing") as raised:
         parse_forms(body)
@@ -188,7 +200,9 @@ def test_an_unexpected_envelope_loses_no_record(caplog):
 
 
 def test_an_unknown_field_named_like_an_attribute_is_kept_as_one():
-    body = b'{"pagination": {"hasMore": false}, "data": [{"id": 1, "form_name": [], "job_type": 3}]}'
+    body = (
+        b'{"pagination": {"hasMore": false}, "data": [{"id": 1, "form_name": [], "job_type": 3}]}'
+    )
 
     (form,) = parse_page(body, Form, number=1, timezone=UTC).data
 
@@ -242,7 +256,8 @@ def test_what_is_no_text_is_replaced_everywhere(record):
 
 
 @pytest.mark.parametrize(
-    "body", [rb'{"id": "\ud83d', b'{"id": 1\n', b'{"a": "\n" "b"}', BOM, b'"\xff" "\xff"', b"[" * 5_000]
+    "body",
+    [rb'{"id": "\ud83d', b'{"id": 1\n', b'{"a": "\n" "b"}', BOM, b'"\xff" "\xff"', b"[" * 5_000],
 )
 def test_what_is_funny_and_no_json_is_no_json(body, caplog):
     with pytest.raises(FsmResponseError, match=rf"\({len(body)} bytes\) is not JSON"):
@@ -258,5 +273,8 @@ def test_numbers_that_json_does_not_have_are_nulls(read, caplog):
 
     value = read(b'{"data": [' + body + b"]}" if read is not parse_json else body)
 
-    assert value in ({"a": None, "b": [None] * 3 + [1.5, 10]}, [{"a": None, "b": [None] * 3 + [1.5, 10]}])
+    assert value in (
+        {"a": None, "b": [None] * 3 + [1.5, 10]},
+        [{"a": None, "b": [None] * 3 + [1.5, 10]}],
+    )
     assert len(caplog.records) == 1

@@ -6,7 +6,14 @@ from typing import Any
 import pytest
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.payloads import JOB_FIELDS, JobCreate, JobFields, JobRequest, WebhookCreate, check
+from fsm_provider.api.payloads import (
+    JOB_FIELDS,
+    JobCreate,
+    JobFields,
+    JobRequest,
+    WebhookCreate,
+    check,
+)
 
 # The body of a job creation, field by field.
 BODY = {
@@ -49,7 +56,11 @@ def test_the_body_has_exactly_the_specified_fields():
 
 def test_a_dictionary_may_be_annotated_with_the_fields_that_are_accepted():
     assert JobFields.__optional_keys__ == {*BODY, "extra_fields"}
-    job: JobFields = {"customerReference": "PO-1", "quotedAmount": Decimal("99.50"), "businessUnitID": 91}
+    job: JobFields = {
+        "customerReference": "PO-1",
+        "quotedAmount": Decimal("99.50"),
+        "businessUnitID": 91,
+    }
     assert job_body(**job) == {**job, "quotedAmount": "99.50"}
 
 
@@ -67,7 +78,9 @@ def test_identifiers_may_be_given_as_the_other_type_and_fields_in_snake_case():
     assert job_body(**given) == JobCreate(**given).body() == sent
 
 
-@pytest.mark.parametrize("skills", [None, [], [1, 2], "gas", {"id": [1, None]}, [{"id": 1, "skill": "s"}], 0])
+@pytest.mark.parametrize(
+    "skills", [None, [], [1, 2], "gas", {"id": [1, None]}, [{"id": 1, "skill": "s"}], 0]
+)
 def test_skills_are_sent_as_given(skills):
     assert job_body(skills=skills) == {"skills": skills}
 
@@ -97,7 +110,9 @@ def test_every_bad_field_is_named_and_no_value_quoted():
         job_body(notes=["canary"], businessUnitID="canary", quotedAmount="canary", tags="canary")
 
     text = str(raised.value)
-    assert all(f"job.{name}: " in text for name in ("notes", "businessUnitID", "quotedAmount", "tags"))
+    assert all(
+        f"job.{name}: " in text for name in ("notes", "businessUnitID", "quotedAmount", "tags")
+    )
     assert "canary" not in text
 
 
@@ -155,7 +170,16 @@ def test_what_is_no_amount_is_refused(amount):
         ],
         *[
             ({"targetURL": value}, "targetURL")
-            for value in ("", "canary", "ftp://canary", "https://", "https://x y/", "https://x/\n", None, 5)
+            for value in (
+                "",
+                "canary",
+                "ftp://canary",
+                "https://",
+                "https://x y/",
+                "https://x/\n",
+                None,
+                5,
+            )
         ],
         ({"description": 5}, "description"),
         ({"signingSecret": "canary"}, "signingSecret"),
@@ -195,13 +219,22 @@ def test_the_target_is_not_in_the_repr_of_a_webhook():
     ids=str,
 )
 def test_an_unknown_field_is_named_with_those_of_a_job(request_, name):
-    with pytest.raises(FsmInputError, match=rf"^jobs\[3\]\.{name}: .*customerReference.*its extra_fields$"):
+    with pytest.raises(
+        FsmInputError, match=rf"^jobs\[3\]\.{name}: .*customerReference.*its extra_fields$"
+    ):
         check(JobRequest, request_, "jobs[3]")
 
 
 @pytest.mark.parametrize(
     ("identifier", "segment"),
-    [(7, "7"), ("7", "7"), ("a/b", "a%2Fb"), ("a?b#c", "a%3Fb%23c"), ("é%", "%C3%A9%25"), ("...", "...")],
+    [
+        (7, "7"),
+        ("7", "7"),
+        ("a/b", "a%2Fb"),
+        ("a?b#c", "a%3Fb%23c"),
+        ("é%", "%C3%A9%25"),
+        ("...", "..."),
+    ],
 )
 def test_a_property_stays_one_segment_of_the_path(identifier, segment):
     assert JobRequest(property_id=identifier, job={}).path == f"/properties/{segment}/jobs"

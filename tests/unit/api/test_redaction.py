@@ -19,7 +19,9 @@ AS_JSON = json.dumps({**WEBHOOK, "error": "is taken"})
 def refusal(status, body, send, *headers):
     """Return the error of a request that is answered so."""
     content = body.encode() if isinstance(body, str) else body
-    with RawServer(lambda connection, *_: connection.sendall(http(status, content, *headers))) as server:
+    with RawServer(
+        lambda connection, *_: connection.sendall(http(status, content, *headers))
+    ) as server:
         settings = Settings.checked({"base_url": server.base_url, "token": TOKEN, "max_retries": 0})
         with FsmClient(settings) as client, pytest.raises(FsmError) as raised:
             send(client)
@@ -150,7 +152,11 @@ def test_a_token_that_the_service_sends_back_is_in_no_error_and_no_log(echo, cap
 
     with RawServer(respond) as server:
         settings = Settings.checked({"base_url": server.base_url, "token": TOKEN, "max_retries": 1})
-        for send in (register, lambda client: client.create_job(7, {"customerReference": "PO-1"}), request):
+        for send in (
+            register,
+            lambda client: client.create_job(7, {"customerReference": "PO-1"}),
+            request,
+        ):
             with FsmClient(settings, sleep=lambda _: None) as client:
                 error = error_of(partial(send, client))
             assert TOKEN not in f"{error} {error!r} {client!r} {vars(client)} {settings!r}"

@@ -28,7 +28,9 @@ UNREACHED = FsmConnectionError("refused")
 
 
 def error_for(status: int, retry_after: float | None = None) -> FsmApiError:
-    return error_class_for(status)(status=status, method="GET", path="/forms", retry_after=retry_after)
+    return error_class_for(status)(
+        status=status, method="GET", path="/forms", retry_after=retry_after
+    )
 
 
 def delay_after(error, retries=RETRIES, attempt=1, waited=0.0):
@@ -54,7 +56,9 @@ def named(error: object) -> str:
     return f"{type(error).__name__}-{getattr(error, 'status', '')}"
 
 
-@pytest.mark.parametrize(("attempt", "repeated"), [(1, True), (2, True), (3, True), (4, False), (5, False)])
+@pytest.mark.parametrize(
+    ("attempt", "repeated"), [(1, True), (2, True), (3, True), (4, False), (5, False)]
+)
 @pytest.mark.parametrize("error", REPEATED, ids=named)
 def test_what_may_pass_is_repeated_max_retries_times(error, attempt, repeated):
     assert (delay_after(error, attempt=attempt) is not None) is repeated

@@ -18,8 +18,22 @@ def settings(**values: Any) -> Settings:
 
 BAD = {
     "base_url": [
-        *(None, 5, "", "api.example.com", "https://", "ftp://api.example.com", "https://user:word@host"),
-        *("https://[::1", "https://host:99999", "https://host?a=b", "https://host/v1#", "https://host\n"),
+        *(
+            None,
+            5,
+            "",
+            "api.example.com",
+            "https://",
+            "ftp://api.example.com",
+            "https://user:word@host",
+        ),
+        *(
+            "https://[::1",
+            "https://host:99999",
+            "https://host?a=b",
+            "https://host/v1#",
+            "https://host\n",
+        ),
         *("https://host/a b", "https://host\\a", "https://host:x", "https://host/50%"),
     ],
     "token": [None, 5, "", "a b", "a\n", "é", "\x7f", "a\0", "\ud83d", '"a"', "'a'"],
@@ -70,7 +84,9 @@ def test_missing_values_are_named():
 
 @pytest.mark.parametrize("name", ["password", "curser_param"])
 def test_an_unknown_setting_is_named_with_those_that_are_known(name):
-    with pytest.raises(FsmInputError, match=rf"^{name}: is not a setting.*allow_http.*cursor_param"):
+    with pytest.raises(
+        FsmInputError, match=rf"^{name}: is not a setting.*allow_http.*cursor_param"
+    ):
         settings(**{name: "x"})
 
 
@@ -91,7 +107,9 @@ def test_http_is_refused_off_loopback_unless_allowed(host):
     with pytest.raises(FsmInputError, match=r"^host: .*allow_http"):
         settings(base_url=f"http://{host}:8080/v1")
 
-    assert settings(base_url=f"http://{host}:8080/v1", allow_http=True).base_url.startswith("http://")
+    assert settings(base_url=f"http://{host}:8080/v1", allow_http=True).base_url.startswith(
+        "http://"
+    )
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.9.9.9", "[::1]"])

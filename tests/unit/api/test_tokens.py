@@ -55,8 +55,12 @@ class RefusedTogether:
 
 
 @pytest.mark.parametrize("threads", [2, 8])
-def test_all_that_were_refused_at_once_are_sent_again_after_one_reading(service, client, connection, threads):
-    service.fail("POST", "/properties/7/jobs", RefusedTogether(threads), calls=tuple(range(1, threads + 1)))
+def test_all_that_were_refused_at_once_are_sent_again_after_one_reading(
+    service, client, connection, threads
+):
+    service.fail(
+        "POST", "/properties/7/jobs", RefusedTogether(threads), calls=tuple(range(1, threads + 1))
+    )
 
     with ThreadPoolExecutor(threads) as pool:
         jobs = list(pool.map(lambda _: client.create_job(7, {}), range(threads)))
@@ -75,7 +79,9 @@ def test_a_request_is_sent_twice_at_most(service, client, connection):
     assert connection.reads == 1
 
 
-def test_a_connection_that_cannot_be_read_leaves_the_refusal_as_it_is(service, client, connection, caplog):
+def test_a_connection_that_cannot_be_read_leaves_the_refusal_as_it_is(
+    service, client, connection, caplog
+):
     connection.token = ConnectionResetError("vault at https://user:hunter2@vault is away")
 
     with pytest.raises(FsmUnauthorisedError) as raised:

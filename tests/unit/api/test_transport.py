@@ -55,7 +55,9 @@ def test_a_certificate_that_no_one_vouches_for_is_refused(secure):
 
 
 def test_a_host_that_speaks_http_is_guessed(service):
-    with pytest.raises(FsmConnectionError, match=r"WRONG_VERSION_NUMBER.*; does the host speak http\?$"):
+    with pytest.raises(
+        FsmConnectionError, match=r"WRONG_VERSION_NUMBER.*; does the host speak http\?$"
+    ):
         list_forms(service.base_url.replace("http:", "https:"))
 
 
@@ -66,7 +68,9 @@ def test_the_environments_ca_bundle_vouches(secure, certificate, monkeypatch, na
     assert list_forms(secure.base_url) == []
 
 
-def test_the_connections_ca_bundle_goes_before_the_environments(secure, certificate, monkeypatch, tmp_path):
+def test_the_connections_ca_bundle_goes_before_the_environments(
+    secure, certificate, monkeypatch, tmp_path
+):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "there-is-none.pem"))
 
     assert list_forms(secure.base_url, ca_bundle=str(certificate)) == []

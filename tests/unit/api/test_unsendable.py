@@ -20,7 +20,13 @@ def client(service, make_client):
 
 UNSENDABLE = {
     "json": [
-        *({"notes": f"all well {HALF}"}, {f"a{HALF}": 1}, {"a": float("nan")}, {"a": {1, 2}}, {(1, 2): 3}),
+        *(
+            {"notes": f"all well {HALF}"},
+            {f"a{HALF}": 1},
+            {"a": float("nan")},
+            {"a": {1, 2}},
+            {(1, 2): 3},
+        ),
         *({"a": datetime.datetime.now(datetime.UTC)}, {"a": 10**5000}, SELF),
     ],
     "headers": [
@@ -66,23 +72,34 @@ def test_half_a_character_in_many_jobs():
     jobs = [{"property_id": 7, "job": {}, "key": HALF}, {"property_id": 7, "job": {"notes": HALF}}]
 
     for number, name in enumerate(("key", r"job\.notes")):
-        with pytest.raises(FsmInputError, match=rf"^jobs\[{number}\]\.{name}: contains half a character"):
+        with pytest.raises(
+            FsmInputError, match=rf"^jobs\[{number}\]\.{name}: contains half a character"
+        ):
             check_job_requests([{"property_id": 7, "job": {}}] * number + jobs[number:])
 
 
 def test_half_a_character_in_a_webhook(client):
-    webhook = {"object": "jobs", "event_types": "jobs.created", "target_url": "https://hooks.example.com"}
+    webhook = {
+        "object": "jobs",
+        "event_types": "jobs.created",
+        "target_url": "https://hooks.example.com",
+    }
 
     with pytest.raises(FsmInputError, match=r"^webhook\.description: contains half a character"):
         client.register_webhook({**webhook, "description": HALF})
 
 
 def test_a_complete_character_is_sent(service, make_client):
-    assert make_client(service).create_job(7, {"notes": "\U0001f600 \\ud83d"}).notes == "\U0001f600 \\ud83d"
+    assert (
+        make_client(service).create_job(7, {"notes": "\U0001f600 \\ud83d"}).notes
+        == "\U0001f600 \\ud83d"
+    )
 
 
 def test_headers_that_can_be_written_are(service, make_client):
-    make_client(service).request("GET", "/forms", headers={"X-Note": "caf\xe9 \t!", "X-API-VERSION": "3"})
+    make_client(service).request(
+        "GET", "/forms", headers={"X-Note": "caf\xe9 \t!", "X-API-VERSION": "3"}
+    )
 
     assert dict(service.requests[-1].headers)["x-api-version"] == "3"
 
@@ -105,7 +122,9 @@ def test_parameters_of_a_listing_that_are_no_mapping(client, list_records, param
 @pytest.mark.parametrize("proxy", ["http://u:p€@127.0.0.1:9", "http://u:%E2%82%AC@127.0.0.1:9"])
 def test_a_proxy_password_that_cannot_be_written(monkeypatch, proxy):
     monkeypatch.setenv("https_proxy", proxy)
-    settings = Settings.checked({"base_url": "https://api.example.test", "token": "t", "max_retries": 0})
+    settings = Settings.checked(
+        {"base_url": "https://api.example.test", "token": "t", "max_retries": 0}
+    )
 
     with FsmClient(settings) as client, pytest.raises(FsmInputError, match="proxy") as raised:
         client.create_job(7, {})

@@ -30,7 +30,9 @@ READ = {
         **{text: text for text in ("7" * 255, "Straße", "None-1", "12.5", "-1", "...")},
         **{0: 0, " a/b\n": "a/b"},
     },
-    parse_text: {f" {text} ": text for text in ("Gas Safety", "O'Hara (old)", "[Draft]", '15" pipe', "a{b}")},
+    parse_text: {
+        f" {text} ": text for text in ("Gas Safety", "O'Hara (old)", "[Draft]", '15" pipe', "a{b}")
+    },
     parse_count: {1: 1, "1": 1, "20": 20},
     parse_names: {
         **{text: (text,) for text in ("Gas", "[Draft]", "Infinity", "[" * 100_000, *NUMBERS)},
@@ -41,7 +43,19 @@ READ = {
 NO_TEXT = [None, True, 1.5, [1], "", " \n", "None", " None ", "null", RECORD, *RENDERED]
 REFUSED = {
     parse_identifier: [
-        *[*NO_TEXT, b"7", "1 2", "a\tb", "a'b", 'a"b', "<Form 12>", "12}", "Form(id=12)", "7\x00", "7" * 256],
+        *[
+            *NO_TEXT,
+            b"7",
+            "1 2",
+            "a\tb",
+            "a'b",
+            'a"b',
+            "<Form 12>",
+            "12}",
+            "Form(id=12)",
+            "7\x00",
+            "7" * 256,
+        ],
         *["nan", "NaT", "undefined", "5.0"],  # of pandas and JavaScript
         *[".", ".."],
     ],
@@ -49,7 +63,21 @@ REFUSED = {
     parse_time: [None, 5, True, "", "yesterday", "2026-13-01", [EIGHT], *RENDERED],
     parse_count: [0, "0", -1, True, 1.5, "1.5", "", " 1", "one", "٣", None, *RENDERED],
     parse_names: [
-        *["", " ", [], ["Gas", ""], [1], None, 5, {"Gas": 1}, "None", "null", "[]", "[1]", '["Gas", null]'],
+        *[
+            "",
+            " ",
+            [],
+            ["Gas", ""],
+            [1],
+            None,
+            5,
+            {"Gas": 1},
+            "None",
+            "null",
+            "[]",
+            "[1]",
+            '["Gas", null]',
+        ],
         *[["None"], ['["Gas"]'], "['Gas', 'Oil']", "[None]", *RENDERED],
     ],
     parse_json: ["[" * 100_000, "", "yesterday", str(RECORD)],
@@ -98,8 +126,28 @@ def test_a_path_begins_with_one_slash(path):
 @pytest.mark.parametrize(
     "path",
     [
-        *["", "forms", "//evil.example.com", "https://evil.example.com/", "/forms?a=b", "/forms#a", None, 5],
-        *["/../admin", "/a/..", "/./a", "/%2e%2e/admin", "/a b", "/a\n", "/a%0ab", "/a\\b", "/100%", "/a%2"],
+        *[
+            "",
+            "forms",
+            "//evil.example.com",
+            "https://evil.example.com/",
+            "/forms?a=b",
+            "/forms#a",
+            None,
+            5,
+        ],
+        *[
+            "/../admin",
+            "/a/..",
+            "/./a",
+            "/%2e%2e/admin",
+            "/a b",
+            "/a\n",
+            "/a%0ab",
+            "/a\\b",
+            "/100%",
+            "/a%2",
+        ],
     ],
 )
 def test_a_path_that_leads_elsewhere_or_holds_a_query_is_refused(path):

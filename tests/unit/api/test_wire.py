@@ -33,7 +33,10 @@ INTERIM = {
     "several": b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n",
 }
 NO_RESPONSE_TO_A_WRITE = {
-    **{str(status): http(status, b"", "Location: /elsewhere") for status in (300, 301, 302, 303, 304, 307)},
+    **{
+        str(status): http(status, b"", "Location: /elsewhere")
+        for status in (300, 301, 302, 303, 304, 307)
+    },
     "303 with a job": http(303, {"id": 77, "propertyID": 7}, "Location: /jobs/77"),
     "408": http(408),
     "408 with a job": http(408, {"id": 77, "propertyID": 7}),
@@ -74,7 +77,13 @@ def connect(certificate) -> Iterator[Callable[..., FsmClient]]:
     made: list[FsmClient] = []
 
     def client_for(server: RawServer, *, sleep=lambda _: None, **settings) -> FsmClient:
-        given = {"base_url": server.base_url, "token": TOKEN, "timeout": 2, "max_retries": 1, **settings}
+        given = {
+            "base_url": server.base_url,
+            "token": TOKEN,
+            "timeout": 2,
+            "max_retries": 1,
+            **settings,
+        }
         if given["base_url"].startswith("https://127.0.0.1"):
             given.setdefault("ca_bundle", str(certificate))
         made.append(FsmClient(Settings.checked(given), sleep=sleep))
@@ -101,12 +110,22 @@ def test_each_job_has_its_own_id_behind_interim_responses(serve, connect, interi
 @pytest.mark.parametrize(
     ("method", "odd"),
     [
-        *(pytest.param("POST", odd, id=f"POST-{name}") for name, odd in NO_RESPONSE_TO_A_WRITE.items()),
-        *(pytest.param(method, http(499), id=f"{method}-499") for method in ("PUT", "PATCH", "DELETE")),
+        *(
+            pytest.param("POST", odd, id=f"POST-{name}")
+            for name, odd in NO_RESPONSE_TO_A_WRITE.items()
+        ),
+        *(
+            pytest.param(method, http(499), id=f"{method}-499")
+            for method in ("PUT", "PATCH", "DELETE")
+        ),
     ],
 )
-def test_a_write_without_a_real_response_is_uncertain_and_its_connection_dropped(serve, connect, odd, method):
-    server = serve(lambda connection, request, number: connection.sendall(odd if number == 1 else job(5)))
+def test_a_write_without_a_real_response_is_uncertain_and_its_connection_dropped(
+    serve, connect, odd, method
+):
+    server = serve(
+        lambda connection, request, number: connection.sendall(odd if number == 1 else job(5))
+    )
     client = connect(server)
 
     with pytest.raises(FsmUncertainWriteError):
@@ -308,7 +327,9 @@ def test_what_a_proxy_does_not_let_through_was_not_sent(serve, connect, monkeypa
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-def test_writes_through_a_proxy_are_as_safe(serve, connect, tls_context, monkeypatch, idle_clock, tls):
+def test_writes_through_a_proxy_are_as_safe(
+    serve, connect, tls_context, monkeypatch, idle_clock, tls
+):
     def respond(connection, request, number):
         connection.sendall(INTERIM["102"] + job(number))
 
@@ -318,7 +339,9 @@ def test_writes_through_a_proxy_are_as_safe(serve, connect, tls_context, monkeyp
         if not tls:
             return respond(connection, request, number)
         connection.sendall(http(200))
-        with socket.create_connection(("127.0.0.1", int(service.base_url.rpartition(":")[2]))) as onward:
+        with socket.create_connection(
+            ("127.0.0.1", int(service.base_url.rpartition(":")[2]))
+        ) as onward:
             back = threading.Thread(target=pump, args=(onward, connection))
             back.start()
             pump(connection, onward)
@@ -351,14 +374,17 @@ def pump(source: socket.socket, target: socket.socket) -> None:
 def test_a_ca_bundle_that_is_gone_sends_nothing(serve, connect, monkeypatch, tmp_path):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "gone.pem"))
     server = serve(lambda *_: None)
-    client = connect(server, base_url=server.base_url.replace("http://127.0.0.1", "https://localhost"))
+    client = connect(
+        server, base_url=server.base_url.replace("http://127.0.0.1", "https://localhost")
+    )
 
     with pytest.raises(FsmConnectionError, match=r"was not reached: .*No such file or directory"):
         client.create_job(7, {})
 
 
 @pytest.mark.parametrize(
-    "proxy", ["http://", "http://127.0.0.1:9", "socks5://127.0.0.1:9", "http://[", "what://127.0.0.1:9"]
+    "proxy",
+    ["http://", "http://127.0.0.1:9", "socks5://127.0.0.1:9", "http://[", "what://127.0.0.1:9"],
 )
 def test_a_proxy_that_is_none_sends_nothing(serve, connect, monkeypatch, proxy):
     monkeypatch.setenv("https_proxy", proxy)
@@ -409,7 +435,9 @@ def test_a_response_that_says_the_same_in_other_words_is_ours(serve, connect, bo
 
 @pytest.mark.parametrize("echoed", ["PO-2", ""])
 def test_another_reference_alone_is_a_warning(serve, connect, echoed, caplog):
-    client = connect(serve(lambda connection, *_: connection.sendall(job(5, customerReference=echoed))))
+    client = connect(
+        serve(lambda connection, *_: connection.sendall(job(5, customerReference=echoed)))
+    )
 
     assert client.create_job(7, {"customerReference": "PO-1"}).id == 5
     assert f"job 5 has the customerReference {echoed!r}, but 'PO-1' was sent" in caplog.text
@@ -419,7 +447,11 @@ def test_another_reference_alone_is_a_warning(serve, connect, echoed, caplog):
 def test_a_registration_without_a_usable_id_is_uncertain(serve, connect, number):
     body = {"id": number, "eventTypes": ["jobs.created"], "signingSecret": "hush-hush"}
     client = connect(serve(lambda connection, *_: connection.sendall(http(200, body))))
-    webhook = {"object": "jobs", "event_types": "jobs.created", "target_url": "https://hooks.example.com"}
+    webhook = {
+        "object": "jobs",
+        "event_types": "jobs.created",
+        "target_url": "https://hooks.example.com",
+    }
 
     with pytest.raises(FsmUncertainWriteError, match="id") as raised:
         client.register_webhook(webhook)
@@ -437,7 +469,9 @@ def test_the_limit_of_a_response_is_a_setting(serve, connect):
 @pytest.mark.parametrize(("status", "says"), [(200, "larger than 64 MiB"), (503, "HTTP 503")])
 def test_a_body_without_an_end_is_not_read_into_memory(serve, connect, status, says):
     bomb = gzip.compress(bytes(200 * 2**20))
-    server = serve(lambda connection, *_: connection.sendall(http(status, bomb, "Content-Encoding: gzip")))
+    server = serve(
+        lambda connection, *_: connection.sendall(http(status, bomb, "Content-Encoding: gzip"))
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
     with pytest.raises(FsmError, match=says):
@@ -455,7 +489,9 @@ def test_json_is_read_in_its_declared_charset(serve, connect, charset):
     assert client.request("GET", "/x") == {"name": "Zoë"}
 
 
-@pytest.mark.parametrize(("charset", "body"), [("klingon", b"{}"), ("utf-16", b"{}x"), ("rot13", b"{}")])
+@pytest.mark.parametrize(
+    ("charset", "body"), [("klingon", b"{}"), ("utf-16", b"{}x"), ("rot13", b"{}")]
+)
 def test_a_charset_that_the_body_is_not_in_is_named(serve, connect, charset, body):
     answer = http(200, body, f"Content-Type: application/json; charset={charset}")
     server = serve(lambda connection, *_: connection.sendall(answer))

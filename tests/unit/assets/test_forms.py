@@ -1,4 +1,6 @@
-"""An asset of completed forms as a DAG file defines it, and the forms that a run takes from its events."""
+"""An asset of completed forms as a DAG file defines it, and the forms that a run takes from its
+events.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -134,11 +136,15 @@ def test_query_parameters_are_the_same_question_in_the_dag_and_in_an_event(caplo
 def test_on_airflow_2_it_says_which_version_it_needs(monkeypatch):
     monkeypatch.setattr(forms, "AIRFLOW_V_3_0_PLUS", False)
 
-    with pytest.raises(AirflowOptionalProviderFeatureException, match=r"needs Airflow 3\.0 or newer"):
+    with pytest.raises(
+        AirflowOptionalProviderFeatureException, match=r"needs Airflow 3\.0 or newer"
+    ):
         completed_forms("records")
 
 
-@pytest.mark.parametrize("uri", ["fsm://", "fsm:///forms", "fsm://fsm_default", "fsm://fsm_default/"])
+@pytest.mark.parametrize(
+    "uri", ["fsm://", "fsm:///forms", "fsm://fsm_default", "fsm://fsm_default/"]
+)
 def test_a_uri_without_a_connection_or_a_path_is_refused(uri):
     ASSETS.require()
     from airflow.sdk import Asset
@@ -148,11 +154,20 @@ def test_a_uri_without_a_connection_or_a_path_is_refused(uri):
 
 
 def reference(identifier, updated="2026-01-31T08:00:00Z", **fields):
-    return {"id": identifier, "lastUpdatedOnDateTime": updated, "fsm_conn_id": "fsm_default", **fields}
+    return {
+        "id": identifier,
+        "lastUpdatedOnDateTime": updated,
+        "fsm_conn_id": "fsm_default",
+        **fields,
+    }
 
 
 def event(*references, minute=0):
-    payload = {"asset_name": "any", "question": {"fsm_conn_id": "fsm_default"}, "forms": list(references)}
+    payload = {
+        "asset_name": "any",
+        "question": {"fsm_conn_id": "fsm_default"},
+        "forms": list(references),
+    }
     extra = {"from_trigger": True, "payload": payload}
     return SimpleNamespace(timestamp=AT + timedelta(minutes=minute), extra=extra)
 
@@ -168,11 +183,14 @@ def test_the_forms_of_all_events_each_version_once_in_the_order_of_the_events():
 
 
 @pytest.mark.parametrize(
-    "updated", ["2026-01-31T08:00:00+00:00", "2026-01-31T08:00:00.000Z", "2026-01-31T09:00:00+01:00"]
+    "updated",
+    ["2026-01-31T08:00:00+00:00", "2026-01-31T08:00:00.000Z", "2026-01-31T09:00:00+01:00"],
 )
 def test_the_same_time_written_otherwise_is_one_version_and_its_last_reference_counts(updated):
     moved = reference(1, updated, jobID=22)
-    events = {"asset": [event(reference(1, jobID=21), reference(2), minute=1), event(moved, minute=2)]}
+    events = {
+        "asset": [event(reference(1, jobID=21), reference(2), minute=1), event(moved, minute=2)]
+    }
 
     assert forms_from_events(events) == [moved, reference(2)]
 
@@ -180,7 +198,9 @@ def test_the_same_time_written_otherwise_is_one_version_and_its_last_reference_c
 @pytest.mark.parametrize("updated", [None, "yesterday", ["2026"]])
 def test_without_a_readable_time_each_different_reference_of_a_form_is_kept(updated):
     one, other = reference(1, updated, jobID=21), reference(1, updated, jobID=22)
-    events = {"asset": [event(one, reference(2, updated), minute=1), event(dict(one), other, minute=2)]}
+    events = {
+        "asset": [event(one, reference(2, updated), minute=1), event(dict(one), other, minute=2)]
+    }
 
     assert forms_from_events(events) == [one, reference(2, updated), other]
 
@@ -234,7 +254,9 @@ def event_of(asset_name, property_id):
 
 
 @pytest.mark.parametrize("polled", [7, 8])
-def test_an_event_of_one_of_two_definitions_in_one_process_logs_an_error_that_names_both(caplog, polled):
+def test_an_event_of_one_of_two_definitions_in_one_process_logs_an_error_that_names_both(
+    caplog, polled
+):
     ASSETS.require()
     name = f"defined_once_{polled}"
     completed_forms(name, property_id=7)

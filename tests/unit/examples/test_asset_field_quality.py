@@ -11,7 +11,12 @@ BOILERS = {"scope": "assetType", "fieldKey": "k", "assetTypeDescription": "Boile
 def field(number, name, values=(), used_by=(BOILERS,)):
     """Make a field as a snapshot holds it; its values are numbered from 1."""
     options = [{"id": value, "name": text} for value, text in enumerate(values, 1)]
-    given = {"dynamicFieldID": number, "dynamicFieldName": name, "usedBy": used_by, "values": options}
+    given = {
+        "dynamicFieldID": number,
+        "dynamicFieldName": name,
+        "usedBy": used_by,
+        "values": options,
+    }
     return AssetDynamicField.model_validate(given).as_json()
 
 

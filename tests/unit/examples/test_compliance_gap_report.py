@@ -36,7 +36,10 @@ class TestIntervals:
 
         latest, unreadable = gaps.latest_per_property(iter(forms), [DAY], NAME)
 
-        assert gaps.interval_for(DAY) == (datetime(2025, 2, 1, tzinfo=UTC), datetime(2026, 3, 1, tzinfo=UTC))
+        assert gaps.interval_for(DAY) == (
+            datetime(2025, 2, 1, tzinfo=UTC),
+            datetime(2026, 3, 1, tzinfo=UTC),
+        )
         assert [latest[DAY][number].id for number in sorted(latest[DAY])] == [2, 3]
         assert unreadable == []
 

@@ -48,7 +48,9 @@ class Warehouse:
 
     def rows(self, table):
         with duckdb.connect(self.params["warehouse"], read_only=True) as connection:
-            statement = f"SELECT id, window_start, day(lastUpdatedOnDateTime) FROM {table} ORDER BY ALL"
+            statement = (
+                f"SELECT id, window_start, day(lastUpdatedOnDateTime) FROM {table} ORDER BY ALL"
+            )
             connection.execute("SET TimeZone = 'UTC'")
             return connection.execute(statement).fetchall()
 
@@ -62,7 +64,12 @@ def test_a_load_replaces_its_window_and_the_view_has_latest_versions(warehouse):
     first, second = map(date.fromisoformat, (FIRST, SECOND))
     assert warehouse.load(FIRST, {1: 5, 2: 5, 3: None, 4: 5}) == 4
     assert warehouse.load(SECOND, {1: 6, 2: 5, 3: None, 4: None}) == 4
-    assert warehouse.rows("forms") == [(1, second, 6), (2, second, 5), (3, second, None), (4, first, 5)]
+    assert warehouse.rows("forms") == [
+        (1, second, 6),
+        (2, second, 5),
+        (3, second, None),
+        (4, first, 5),
+    ]
 
     assert warehouse.load(FIRST, {1: 5, 3: None, 5: 7}) == 5
 

@@ -72,10 +72,19 @@ class TestDueJobs:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("reference;propertyID;due\nA;7;2026-01-05\n", "row 1: there is no column reference, propertyID"),
-            ("reference,propertyID\nA,7\n", "row 1: due: should be a date such as 2026-01-05, not None"),
+            (
+                "reference;propertyID;due\nA;7;2026-01-05\n",
+                "row 1: there is no column reference, propertyID",
+            ),
+            (
+                "reference,propertyID\nA,7\n",
+                "row 1: due: should be a date such as 2026-01-05, not None",
+            ),
             (HEAD + "A,,2026-01-05,\n", "row 1 (key 'A'): propertyID: is empty"),
-            (HEAD + "A,7,05/01/2026,\n", "row 1: due: should be a date such as 2026-01-05, not '05/01/2026'"),
+            (
+                HEAD + "A,7,05/01/2026,\n",
+                "row 1: due: should be a date such as 2026-01-05, not '05/01/2026'",
+            ),
             (HEAD + 'A,7,2026-01-05,"ring\nB,7,2026-01-05,\n', "unexpected end of data"),
         ],
     )
@@ -88,7 +97,10 @@ class TestDueJobs:
 
 class TestRoutes:
     def test_each_form_goes_to_the_one_task_of_its_name(self, gas_safety):
-        forms = [{"id": 1, "formName": "Warning Notice"}, {"id": 2, "formName": "Gas Safety Record"}]
+        forms = [
+            {"id": 1, "formName": "Warning Notice"},
+            {"id": 2, "formName": "Gas Safety Record"},
+        ]
 
         taken = {task: gas_safety.forms_for(task, forms) for task in gas_safety.routes_for(forms)}
 
@@ -105,7 +117,9 @@ class TestSinceWatermark:
 
     def test_what_was_seen_is_left_out_and_a_changed_form_is_not(self):
         changed = self.form(1, "2026-01-05T09:00:00.000Z")
-        seen = since.next_state({}, "2026-01-05T08:30:00+00:00", [self.form(1), self.form(2)])["seen"]
+        seen = since.next_state({}, "2026-01-05T08:30:00+00:00", [self.form(1), self.form(2)])[
+            "seen"
+        ]
 
         assert since.unseen([self.form(1), changed, self.form(3), self.form(2)], seen) == [
             changed,
@@ -128,7 +142,9 @@ class TestSinceWatermark:
         ("remedial_from_warning_notice", []),
     ],
 )
-def test_a_run_moves_the_time_once_it_has_done_its_work_and_a_cleared_one_not_back(monkeypatch, name, forms):
+def test_a_run_moves_the_time_once_it_has_done_its_work_and_a_cleared_one_not_back(
+    monkeypatch, name, forms
+):
     module, stored = import_module(f"example_dags.{name}"), {}
     monkeypatch.setattr(module, "Variable", SimpleNamespace(get=stored.get, set=stored.__setitem__))
     dag = getattr(module, name)()

@@ -84,7 +84,9 @@ class TestHandOver:
 
     @pytest.mark.parametrize("taken", [False, True])
     @pytest.mark.parametrize("writes", range(4))
-    def test_stopped_after_any_write_nothing_is_lost_and_nothing_written_twice(self, storage, writes, taken):
+    def test_stopped_after_any_write_nothing_is_lost_and_nothing_written_twice(
+        self, storage, writes, taken
+    ):
         class Stopping(AtomicFiles):
             left = writes
 
@@ -126,7 +128,9 @@ class TestJobsIn:
 
     def test_the_jobs_are_those_that_planned_maintenance_sends(self):
         """Else the ledger would take them for other jobs."""
-        assert invoices.jobs_in(self.LIST.read_text()) == planned.due_jobs(self.LIST.read_text(), date.max)
+        assert invoices.jobs_in(self.LIST.read_text()) == planned.due_jobs(
+            self.LIST.read_text(), date.max
+        )
 
     @pytest.mark.parametrize("amount", ["-5", '"120,00"', "NaN!", "Infinity", "tba", "1E+3"])
     def test_what_is_no_amount_is_refused(self, amount):

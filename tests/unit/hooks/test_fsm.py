@@ -88,10 +88,16 @@ def hook_for(monkeypatch, **fields):
         ({"host": "api.example.com/v1", "port": 443}, "https://api.example.com/v1"),
         ({"host": "127.0.0.1", "schema": "http", "port": 80}, "http://127.0.0.1"),
         ({"host": "http://localhost:443"}, "http://localhost:443"),
-        ({"host": "https://api.example.com", "login": " north "}, "https://api.example.com (account north)"),
+        (
+            {"host": "https://api.example.com", "login": " north "},
+            "https://api.example.com (account north)",
+        ),
         ({"host": "https://[::1]:443/v1"}, "https://[::1]/v1"),
         ({"host": "[::1]", "port": 8443}, "https://[::1]:8443"),
-        ({"host": "https://api.example.com:8443/v1", "port": 8443}, "https://api.example.com:8443/v1"),
+        (
+            {"host": "https://api.example.com:8443/v1", "port": 8443},
+            "https://api.example.com:8443/v1",
+        ),
         ({"host": "https://[::1:8443]"}, "https://[::1:8443]"),
     ],
 )
@@ -99,7 +105,9 @@ def test_a_service_is_the_same_for_each_way_to_write_its_url(monkeypatch, fields
     assert hook_for(monkeypatch, **fields).settings.service == service
 
 
-@pytest.mark.parametrize("host", ["https://[::1/v1", "https://", "::1", "https://a:99999", "ftp://a"])
+@pytest.mark.parametrize(
+    "host", ["https://[::1/v1", "https://", "::1", "https://a:99999", "ftp://a"]
+)
 def test_a_host_that_is_no_url_names_no_service(monkeypatch, host):
     with pytest.raises(FsmInputError) as refused:
         _ = hook_for(monkeypatch, host=host).settings.service
@@ -176,7 +184,9 @@ def test_what_another_host_answers_is_not_shown(service, connect, fault, says):
 def test_a_field_of_the_connection_is_no_setting_of_its_extra(service, connect, name, place):
     connect(service, **{name: "http://elsewhere"})
 
-    with pytest.raises(FsmInputError, match=f"extra: {name} is not one of its settings: it is .* {place}$"):
+    with pytest.raises(
+        FsmInputError, match=f"extra: {name} is not one of its settings: it is .* {place}$"
+    ):
         _ = FsmHook().client
 
 
@@ -201,8 +211,12 @@ def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
 
 
 def test_a_connection_of_another_type_is_refused_with_both_names(monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", '{"conn_type": "http", "host": "https://api.example.com"}')
-    with pytest.raises(FsmInputError, match="connection 'fsm_default': is of type 'http', not 'fsm'"):
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_FSM_DEFAULT", '{"conn_type": "http", "host": "https://api.example.com"}'
+    )
+    with pytest.raises(
+        FsmInputError, match="connection 'fsm_default': is of type 'http', not 'fsm'"
+    ):
         FsmHook().client  # noqa: B018
 
 
@@ -224,7 +238,9 @@ def test_a_variable_that_airflow_cannot_read_is_named_without_its_text(service, 
     with pytest.raises(AirflowNotFoundException) as missing:
         FsmHook().client  # noqa: B018
 
-    assert str(missing.value).startswith("connection 'fsm_default': AIRFLOW_CONN_FSM_DEFAULT is set, but")
+    assert str(missing.value).startswith(
+        "connection 'fsm_default': AIRFLOW_CONN_FSM_DEFAULT is set, but"
+    )
     assert service.settings.token not in str(missing.value)
     assert missing.value.__suppress_context__
 

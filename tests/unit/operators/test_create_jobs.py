@@ -4,7 +4,11 @@ import logging
 from functools import partial
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+)
 
 from fsm_provider.api import FsmInputError, FsmRateLimitedError
 from fsm_provider.operators.jobs import job_id_or_skip
@@ -38,7 +42,9 @@ def references(service):
 def test_one_outcome_for_each_input_in_order_and_in_the_log(service, connect, attempt, logged):
     connect(service)
 
-    outcomes, error = attempt(create([request(number) for number in range(1, 31)], max_concurrency=8))
+    outcomes, error = attempt(
+        create([request(number) for number in range(1, 31)], max_concurrency=8)
+    )
 
     assert error is None
     assert [outcome["index"] for outcome in outcomes] == list(range(30))
@@ -108,7 +114,10 @@ def test_all_errors_are_listed_before_anything_is_sent(service, connect):
         ("a, b", "jobs: is text, but no JSON"),
         ('{"property_id": 1}', "jobs: should be a list"),
         (None, "jobs: is None: the template or task output that it comes from is empty"),
-        ('[{"property_id": 1, "job": {"skills": [NaN]}}]', "jobs[0].job.skills: Out of range float values"),
+        (
+            '[{"property_id": 1, "job": {"skills": [NaN]}}]',
+            "jobs[0].job.skills: Out of range float values",
+        ),
     ],
 )
 def test_anything_but_a_list_of_jobs_is_refused(service, connect, attempt, jobs, message):
@@ -122,7 +131,10 @@ def test_anything_but_a_list_of_jobs_is_refused(service, connect, attempt, jobs,
     "jobs",
     [
         "{{ params.jobs | tojson }}",
-        [{"property_id": 1, "job": {"notes": note}} for note in ("{{ params.note }}", "{{ params.other }}")],
+        [
+            {"property_id": 1, "job": {"notes": note}}
+            for note in ("{{ params.note }}", "{{ params.other }}")
+        ],
     ],
     ids=["a list", "two that are not equal"],
 )
@@ -142,7 +154,9 @@ def test_more_than_max_jobs_are_refused_before_the_first_is_sent(service, connec
     outcomes, error = attempt(create([request(number) for number in range(1, 5)], max_jobs=1))
 
     assert outcomes is None
-    assert "max_jobs: 2 jobs are to be created, and one attempt may create 1: none was sent" in str(error)
+    assert "max_jobs: 2 jobs are to be created, and one attempt may create 1: none was sent" in str(
+        error
+    )
     assert isinstance(error, AirflowFailException)
     assert len(service.requests) == 2
     outcomes, error = attempt(create([request(1), request(2), request(3)], max_jobs=1))
@@ -235,7 +249,9 @@ def test_an_unreachable_service_ends_the_task_early(connect, attempt):
 
 
 @pytest.mark.parametrize("try_number", [1, LAST])
-def test_a_stop_finishes_and_records_the_request_in_flight(service, connect, attempt, store, try_number):
+def test_a_stop_finishes_and_records_the_request_in_flight(
+    service, connect, attempt, store, try_number
+):
     connect(service)
     operator = create([request(1), request(2)], max_concurrency=1, fail_on="none")
     service.fail("POST", "/properties/1/jobs", faults.Before(operator.on_kill))
@@ -353,7 +369,9 @@ def test_a_refused_token_fails_the_task_whatever_may_pass(
 @IN_AIRFLOW
 @pytest.mark.parametrize("fail_on", PASSES)
 @pytest.mark.parametrize("try_number", [1, LAST])
-def test_a_service_that_is_down_fails_the_task_whatever_may_pass(connect, last_attempt, fail_on, try_number):
+def test_a_service_that_is_down_fails_the_task_whatever_may_pass(
+    connect, last_attempt, fail_on, try_number
+):
     with FakeFieldService() as service:
         connect(service)
         lose(service, "*", every=True)

@@ -81,7 +81,9 @@ def test_a_task_writes_to_one_service_and_account(
     with FakeFieldService(token=TOKEN) as other:
         edit_connection(monkeypatch, **{field: other.base_url if field == "host" else "another"})
 
-        with pytest.raises(AirflowFailException, match="earlier attempts of this task have written to http"):
+        with pytest.raises(
+            AirflowFailException, match="earlier attempts of this task have written to http"
+        ):
             operator(if_uncertain="create").execute(context_for(store, cleared=1))
         assert (len(service.requests), other.requests) == (1, [])
 
@@ -93,7 +95,9 @@ def test_a_refused_token_is_sent_nowhere_again_once_the_connection_leads_elsewhe
 ):
     class EditThenRefuse:
         async def play(self, exchange):
-            edit_connection(monkeypatch, **{field: other.base_url if field == "host" else "another"})
+            edit_connection(
+                monkeypatch, **{field: other.base_url if field == "host" else "another"}
+            )
             await faults.Status(401).play(exchange)
 
     connect(service)
@@ -158,7 +162,9 @@ def test_one_response_is_not_that_of_two_jobs(service, connect, store, max_concu
     with pytest.raises(AirflowFailException):
         operator.execute(context)
 
-    created, uncertain = sorted(context["ti"].pushed["return_value"], key=lambda one: one["outcome"])
+    created, uncertain = sorted(
+        context["ti"].pushed["return_value"], key=lambda one: one["outcome"]
+    )
     assert (created["outcome"], created["jobID"]) == ("created", 4711)
     assert (uncertain["outcome"], uncertain["jobID"]) == ("uncertain", None)
     says = f"job 4711 is that of key '{created['key']}'"
@@ -170,8 +176,14 @@ def test_one_response_is_not_that_of_two_jobs(service, connect, store, max_concu
 
 WRITTEN = [TOKEN, TOKEN.replace("/", "\\/"), TOKEN.replace("+", "\\u002b").replace("=", "\\u003D")]
 ECHOES = {
-    "in a link": (201, lambda token: {"links": {"self": f"https://api.example.com/jobs/5?key={token}"}}),
-    "in a time": (201, lambda token: {"createdOnDateTime": token, "lastUpdatedOnDateTime": f"2026 {token}"}),
+    "in a link": (
+        201,
+        lambda token: {"links": {"self": f"https://api.example.com/jobs/5?key={token}"}},
+    ),
+    "in a time": (
+        201,
+        lambda token: {"createdOnDateTime": token, "lastUpdatedOnDateTime": f"2026 {token}"},
+    ),
     "as a name": (201, lambda token: {"links": {token: "x"}, "customerReference": token}),
     "in a refusal": (400, lambda token: {"error": f"no such key: {token}"}),
     "in what leaves it uncertain": (502, lambda token: {"error": f"no such key: {token}"}),
@@ -208,7 +220,9 @@ def test_a_token_that_the_service_repeats_is_kept_nowhere(
 @IN_A_DATABASE
 @pytest.mark.usefixtures("short_lease")
 @pytest.mark.parametrize("if_uncertain", ["fail", "create"])
-def test_two_tasks_that_look_at_once_do_not_both_take_one_job(service, connect, store, if_uncertain):
+def test_two_tasks_that_look_at_once_do_not_both_take_one_job(
+    service, connect, store, if_uncertain
+):
     connect(service)
     lose(service)
     service.fail("POST", "/properties/*/jobs", faults.Reset(), call=2)
@@ -264,7 +278,9 @@ def test_text_is_sent_as_it_stands_in_a_dag_of_native_objects(service, connect):
 def test_a_field_whose_template_finds_nothing_is_refused(service, connect, native, field):
     connect(service)
     with DAG("native", schedule=None, render_template_as_native_obj=native) as dag:
-        operator = FsmCreateJobOperator(task_id="one", property_id=7, job={field: "{{ params.nothing }}"})
+        operator = FsmCreateJobOperator(
+            task_id="one", property_id=7, job={field: "{{ params.nothing }}"}
+        )
     context = {**context_for(MemoryStateStore()), "params": {"nothing": None}}
     operator.render_template_fields(context, jinja_env=dag.get_template_env())
 
@@ -277,7 +293,9 @@ def test_a_field_whose_template_finds_nothing_is_refused(service, connect, nativ
 
 @THREADS.needed
 @OPERATORS
-def test_outside_of_a_task_nothing_is_recorded_and_a_warning_says_so(service, connect, caplog, operator):
+def test_outside_of_a_task_nothing_is_recorded_and_a_warning_says_so(
+    service, connect, caplog, operator
+):
     connect(service)
 
     def execute(reference):

@@ -63,7 +63,11 @@ def test_a_rendered_template_is_checked_before_anything_is_sent(service, connect
 def test_the_ledger_holds_nobodys_name_telephone_number_or_notes(service, connect, store):
     connect(service)
     canaries = {
-        "customerContact": {"fullName": "canary", "mobile": "canary", "email": "canary@example.com"},
+        "customerContact": {
+            "fullName": "canary",
+            "mobile": "canary",
+            "email": "canary@example.com",
+        },
         "createdByUser": "canary",
         "lastUpdatedOnDateTime": "canary",
     }
@@ -91,7 +95,9 @@ def test_what_the_service_says_of_people_is_in_the_error_once_and_not_in_the_led
     assert "Jane Roe" not in str(store.rows)
 
 
-@pytest.mark.parametrize("links", [dict.fromkeys(["self", "property", "appointments"]), "/jobs/1", None])
+@pytest.mark.parametrize(
+    "links", [dict.fromkeys(["self", "property", "appointments"]), "/jobs/1", None]
+)
 def test_the_page_of_the_job_is_with_its_links_whoever_created_it(service, connect, store, links):
     service.fail("POST", "/properties/7/jobs", faults.Rewrite(lambda job: {**job, "links": links}))
     connect(service, web_url="https://app.example.com/{propertyID}/jobs/{id}")

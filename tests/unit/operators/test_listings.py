@@ -39,7 +39,10 @@ def test_forms_of_all_pages_come_once_in_order_as_references_ids_or_records(serv
 
 def test_all_filters_are_sent_with_every_page(service, connect):
     service.settings.page_size = 2
-    late, others = datetime(2026, 4, 1, tzinfo=UTC), {"createdByType": "Office", "createdByID": "31"}
+    late, others = (
+        datetime(2026, 4, 1, tzinfo=UTC),
+        {"createdByType": "Office", "createdByID": "31"},
+    )
     others |= {"category": "gas", "form_name_id": "9", "created": late, "updated": late}
     matching = [service.add_form(job_id=11, property_id=2, **others)["id"] for _ in range(3)]
     service.add_form(job_id=10, property_id=1)
@@ -68,12 +71,17 @@ def test_all_filters_are_sent_with_every_page(service, connect):
         "createdByType": "Office",
         "createdByID": "31",
     }
-    assert [sent.items() <= dict(request.query).items() for request in service.requests] == [True, True]
+    assert [sent.items() <= dict(request.query).items() for request in service.requests] == [
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("names", ["Gas", ["Gas", "Oil"], '["Gas", "Oil"]'])
 @pytest.mark.parametrize("lists", ["operator", "hook", "export"])
-def test_form_names_choose_forms_wherever_forms_are_listed(service, connect, tmp_path, lists, names):
+def test_form_names_choose_forms_wherever_forms_are_listed(
+    service, connect, tmp_path, lists, names
+):
     wanted = [service.add_form(form_name=name)["id"] for name in ("Gas", "Gas ")]
     wanted += [service.add_form(form_name=name)["id"] for name in ("Oil", "gas")][: names != "Gas"]
     connect(service)
@@ -84,7 +92,9 @@ def test_form_names_choose_forms_wherever_forms_are_listed(service, connect, tmp
         found = [form.id for form in FsmHook().list_forms(form_names=names)]
     else:
         path = tmp_path / "forms.jsonl"
-        FsmFormsToObjectStorageOperator(task_id="t", destination=str(path), form_names=names).execute({})
+        FsmFormsToObjectStorageOperator(
+            task_id="t", destination=str(path), form_names=names
+        ).execute({})
         found = [json.loads(line)["id"] for line in path.read_text().splitlines()]
 
     assert sorted(found) == wanted
@@ -121,7 +131,8 @@ READS = {
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize(
-    ("status", "error"), [(401, AirflowFailException), (404, AirflowFailException), (503, FsmServerError)]
+    ("status", "error"),
+    [(401, AirflowFailException), (404, AirflowFailException), (503, FsmServerError)],
 )
 def test_only_a_transient_error_is_left_to_a_retry(service, connect, read, status, error):
     connect(service, max_retries=0)
@@ -170,7 +181,9 @@ JOB = {"method": "post", "path": "/properties/7/jobs", "json": {"notes": "x"}}
 def test_a_write_is_sent_once_and_a_read_each_time(service, connect, store):
     connect(service)
 
-    responses = [request(**JOB).execute(context_for(store, cleared=cleared)) for cleared in (0, 0, 1)]
+    responses = [
+        request(**JOB).execute(context_for(store, cleared=cleared)) for cleared in (0, 0, 1)
+    ]
     for _ in range(2):
         request(path="/forms").execute(context_for(store))
 
@@ -185,7 +198,9 @@ def test_a_write_whose_response_has_no_body_is_sent_once(service, connect, store
     connect(service)
     service.fail("PUT", "/jobs/7", faults.Status(204), every=True)
 
-    responses = [request(method="put", path="/jobs/7", json={}).execute(context_for(store)) for _ in range(2)]
+    responses = [
+        request(method="put", path="/jobs/7", json={}).execute(context_for(store)) for _ in range(2)
+    ]
 
     assert responses == [None, None]
     assert len(service.requests) == 1

@@ -22,7 +22,9 @@ def attempt(store, jobs=JOBS, *, cleared=0, try_number=1, **options):
 
 @pytest.fixture
 def half_done(service, connect, store):
-    """An attempt that created the first job, left the second uncertain, and did not create the third."""
+    """An attempt that created the first job, left the second uncertain, and did not create the
+    third.
+    """
     connect(service, max_retries=0)
     service.fail("POST", "/properties/2/jobs", faults.Reset(after_handling=True))
     service.fail("POST", "/properties/3/jobs", faults.Status(429))
@@ -62,7 +64,10 @@ def store_unwritable(service, connect, monkeypatch, store):
 
 @pytest.mark.parametrize("if_uncertain", ["fail", "create"])
 @pytest.mark.parametrize(
-    ("prepare", "third"),  # the outcome of a job that is still to be created; None: nothing can be told
+    (
+        "prepare",
+        "third",
+    ),  # the outcome of a job that is still to be created; None: nothing can be told
     [
         (connection_unreadable, None),
         (token_refused, "rejected"),
@@ -141,7 +146,9 @@ class EndingStore(MemoryStateStore):
 
 @pytest.mark.parametrize("reads", [0, 1, 2])
 @pytest.mark.parametrize("options", [{}, {"dry_run": True}, {"max_jobs": 1}])
-def test_if_the_ledger_cannot_be_read_nothing_is_told_and_nothing_is_sent(service, connect, reads, options):
+def test_if_the_ledger_cannot_be_read_nothing_is_told_and_nothing_is_sent(
+    service, connect, reads, options
+):
     connect(service)
     store = EndingStore()
     attempt(store)

@@ -45,7 +45,9 @@ def connected(service, connect, database):
 
 
 class TestOnce:
-    def test_another_run_dag_and_airflow_register_nothing(self, service, variables, database, caplog):
+    def test_another_run_dag_and_airflow_register_nothing(
+        self, service, variables, database, caplog
+    ):
         first = register(run("1"), event_types=BOTH)
 
         assert register(run("2"), event_types=BOTH) == first
@@ -61,7 +63,9 @@ class TestOnce:
         assert {(row.state, row.scope[:5]) for row in database.rows()} == {("done", "keys-")}
 
     @pytest.mark.parametrize("event_types", ["jobs.created", BOTH])
-    def test_runs_and_dags_at_the_same_moment_register_once(self, service, database, variables, event_types):
+    def test_runs_and_dags_at_the_same_moment_register_once(
+        self, service, database, variables, event_types
+    ):
         service.settings.latency = 0.2
         start = threading.Barrier(4)
 
@@ -93,12 +97,17 @@ class TestOnce:
         assert len(service.webhooks) == 1
 
     @CONCURRENT_MESSAGES.needed
-    def test_what_another_task_has_stored_meanwhile_is_not_overwritten(self, service, supervisor, variables):
+    def test_what_another_task_has_stored_meanwhile_is_not_overwritten(
+        self, service, supervisor, variables
+    ):
         """The second task writes its Variable late, after the first has registered."""
         stored, checking = threading.Event(), threading.Event()
 
         def before(message):
-            if isinstance(message, comms.PutVariable) and threading.current_thread().name == "second":
+            if (
+                isinstance(message, comms.PutVariable)
+                and threading.current_thread().name == "second"
+            ):
                 checking.set()
                 assert stored.wait(20)
 
@@ -113,7 +122,9 @@ class TestOnce:
         (record,) = records(variables)
         assert [record["secret"]] == [webhook["signingSecret"] for webhook in service.webhooks]
 
-    def test_a_registration_from_before_the_setting_is_found(self, service, connect, connection_extra):
+    def test_a_registration_from_before_the_setting_is_found(
+        self, service, connect, connection_extra
+    ):
         state_conn_id = connection_extra.pop("state_conn_id")
         connect(service)
         first = register(run("1"))
@@ -126,7 +137,9 @@ class TestOnce:
 
 
 MAX_STEPS = 20
-"""Of an undisturbed registration, on any version of Airflow: transactions, and messages to the supervisor."""
+"""Of an undisturbed registration, on any version of Airflow: transactions, and messages to the
+supervisor.
+"""
 
 
 @pytest.mark.usefixtures("short_lease")

@@ -1,4 +1,6 @@
-"""One write of a task, sent once, whatever ends an attempt: what is known stays known, and nothing else."""
+"""One write of a task, sent once, whatever ends an attempt: what is known stays known, and nothing
+else.
+"""
 
 import logging
 import re
@@ -41,15 +43,25 @@ def alarm(handler, seconds):
 
 
 @pytest.mark.usefixtures("short_lease")
-@pytest.mark.parametrize(("status", "error"), [(400, AirflowFailException), (429, FsmRepeatableWriteError)])
-def test_a_refusal_leaves_an_uncertain_write_uncertain(service, connect, store, write, status, error):
+@pytest.mark.parametrize(
+    ("status", "error"), [(400, AirflowFailException), (429, FsmRepeatableWriteError)]
+)
+def test_a_refusal_leaves_an_uncertain_write_uncertain(
+    service, connect, store, write, status, error
+):
     connect(service, max_retries=0)
     service.fail("POST", "*", faults.Reset(after_handling=True))
     service.fail("POST", "*", faults.Status(status), call=2)
-    attempts = [({}, AirflowFailException), ({"if_uncertain": "create"}, error), ({}, AirflowFailException)]
+    attempts = [
+        ({}, AirflowFailException),
+        ({"if_uncertain": "create"}, error),
+        ({}, AirflowFailException),
+    ]
 
     for cleared, (options, raised) in enumerate(attempts):
-        with pytest.raises(raised, match=r"(?s)may or may not have taken effect.* ledger settle ") as caught:
+        with pytest.raises(
+            raised, match=r"(?s)may or may not have taken effect.* ledger settle "
+        ) as caught:
             write(**options).execute(context_for(store, cleared=cleared))
         said = f"an earlier request may have worked; the last one did not: POST .* HTTP {status}"
         assert bool(re.search(said, str(caught.value))) == bool(cleared)
@@ -67,7 +79,9 @@ class Released(logging.Handler):
         self.refusal.__exit__(None, None, None)
 
 
-def test_a_write_whose_connection_was_refused_is_sent_again_by_the_same_attempt(service, connect, store):
+def test_a_write_whose_connection_was_refused_is_sent_again_by_the_same_attempt(
+    service, connect, store
+):
     connect(service)
     with (refusal := service.refuse_connections()):
         retries, released = logging.getLogger("fsm_provider.api.retry"), Released(refusal)
@@ -83,7 +97,9 @@ def test_a_write_whose_connection_was_refused_is_sent_again_by_the_same_attempt(
 
 @pytest.mark.parametrize("extra", [{}, {"max_requests_per_second": 0.01}])
 @pytest.mark.parametrize("ended_by", ["stop", "timeout"])
-def test_an_interrupted_wait_leaves_nothing_uncertain(service, connect, store, write, ended_by, extra):
+def test_an_interrupted_wait_leaves_nothing_uncertain(
+    service, connect, store, write, ended_by, extra
+):
     connect(service, **extra)
     service.fail("POST", "*", faults.Status(429, headers={"Retry-After": "100"}))
     if extra:  # the throttle's first turn is free
@@ -155,10 +171,14 @@ def test_a_body_is_the_json_that_a_template_gives(service, connect, store):
     [10**5000, {"n": 10**5000}, {(1, 2): 3}, {"a": 1, 2: 3}, {"n": float("nan")}, {"n": "\ud83d"}],
     ids=["number", "a number inside", "a name", "names of two types", "NaN", "half a character"],
 )
-def test_a_body_that_is_no_json_is_refused_before_anything_is_recorded(service, connect, store, body):
+def test_a_body_that_is_no_json_is_refused_before_anything_is_recorded(
+    service, connect, store, body
+):
     connect(service)
     operator = FsmRequestOperator(task_id="write", method="POST", path="/x", json=body)
 
-    with pytest.raises(AirflowFailException, match=r"^POST /x: its content cannot be written as JSON: "):
+    with pytest.raises(
+        AirflowFailException, match=r"^POST /x: its content cannot be written as JSON: "
+    ):
         operator.execute(context_for(store))
     assert service.requests == []

@@ -1,4 +1,6 @@
-"""Registering webhooks: each is sent once, and its Variable holds the signing secret and the path token."""
+"""Registering webhooks: each is sent once, and its Variable holds the signing secret and the path
+token.
+"""
 
 import json
 import logging
@@ -61,7 +63,9 @@ def test_a_template_is_checked_once_it_is_rendered(service, connect):
 
 
 class TestTheSecret:
-    def test_it_goes_to_the_variable_of_its_registration_and_nowhere_else(self, service, connect, supervisor):
+    def test_it_goes_to_the_variable_of_its_registration_and_nowhere_else(
+        self, service, connect, supervisor
+    ):
         connect(service)
         store = MemoryStateStore()
 
@@ -69,7 +73,9 @@ class TestTheSecret:
 
         stored = records(supervisor.variables)
         assert len(stored) == len(supervisor.variables) == 2
-        assert [one["secret"] for one in stored] == [one["signingSecret"] for one in service.webhooks]
+        assert [one["secret"] for one in stored] == [
+            one["signingSecret"] for one in service.webhooks
+        ]
         assert [one["registration"] for one in stored] == registered
         assert {one["for"] for one in stored} == {"fsm_default/jobs"}
         assert ids(registered) == ids(service.webhooks)
@@ -78,13 +84,17 @@ class TestTheSecret:
         assert not any(secret in elsewhere for secret in secrets)
         assert not SUPERVISOR_MASKS.is_there or secrets <= set(supervisor.masked)
 
-    def test_nothing_is_registered_if_it_could_not_be_stored(self, service, connect, supervisor, monkeypatch):
+    def test_nothing_is_registered_if_it_could_not_be_stored(
+        self, service, connect, supervisor, monkeypatch
+    ):
         monkeypatch.setattr("time.sleep", lambda _: None)
         connect(service)
         store = MemoryStateStore()
         supervisor.refuse(comms.PutVariable)
 
-        with pytest.raises(FsmNotSentError, match=r"could not be read or written \(.*\): nothing was sent"):
+        with pytest.raises(
+            FsmNotSentError, match=r"could not be read or written \(.*\): nothing was sent"
+        ):
             register(context_for(store))
         assert service.requests == []
 
@@ -100,13 +110,17 @@ class TestTheSecret:
         (name,) = variables
         variables[name] = saved
 
-        with pytest.raises(AirflowFailException, match=f"Variable {name}: does not hold a registration"):
+        with pytest.raises(
+            AirflowFailException, match=f"Variable {name}: does not hold a registration"
+        ):
             register(run(2))
         assert variables == {name: saved}
         assert len(service.webhooks) == 1
 
     @VARIABLE_KEYS.needed  # before, the row in the database says that it is registered
-    def test_one_that_cannot_be_read_for_a_while_is_not_overwritten(self, service, connect, supervisor):
+    def test_one_that_cannot_be_read_for_a_while_is_not_overwritten(
+        self, service, connect, supervisor
+    ):
         connect(service)
         register(run(1))
         before = dict(supervisor.variables)
@@ -143,7 +157,9 @@ class TestTheSecret:
 
         if failures == 2:
             register(context_for(store))
-            assert records(supervisor.variables)[0]["secret"] == service.webhooks[0]["signingSecret"]
+            assert (
+                records(supervisor.variables)[0]["secret"] == service.webhooks[0]["signingSecret"]
+            )
             return
         for cleared in (0, 0, 1):
             with pytest.raises(
@@ -172,7 +188,9 @@ class TestTheSecret:
 
 
 MAX_MESSAGES = 24
-"""Of an undisturbed registration, on any version of Airflow: to the supervisor, and writes to the ledger."""
+"""Of an undisturbed registration, on any version of Airflow: to the supervisor, and writes to the
+ledger.
+"""
 
 
 class TestOnce:
@@ -180,7 +198,9 @@ class TestOnce:
     def connected(self, store, service, connect):
         connect(service)
 
-    def test_a_retry_a_clear_another_run_and_another_dag_register_nothing(self, service, store, variables):
+    def test_a_retry_a_clear_another_run_and_another_dag_register_nothing(
+        self, service, store, variables
+    ):
         contexts = [context_for(store, cleared=cleared) for cleared in (0, 0, 1)] + [run(2), run(3)]
         contexts[-1]["ti"].dag_id = "another"
 
@@ -191,7 +211,9 @@ class TestOnce:
         assert len(service.requests) == len(records(variables)) == 2
 
     @IN_AIRFLOW
-    def test_what_another_task_has_registered_meanwhile_is_returned(self, service, supervisor, variables):
+    def test_what_another_task_has_registered_meanwhile_is_returned(
+        self, service, supervisor, variables
+    ):
         first = register(run(1))
         stored, reads = dict(variables), []
         variables.clear()
@@ -225,11 +247,15 @@ class TestOnce:
         assert events_for(service) == [["jobs.created"], ["jobs.closed"]]
 
     @pytest.mark.usefixtures("short_lease")
-    def test_an_uncertain_registration_is_sent_again_only_if_the_options_allow_it(self, service, store):
+    def test_an_uncertain_registration_is_sent_again_only_if_the_options_allow_it(
+        self, service, store
+    ):
         service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True), call=2)
         service.fail("POST", "/settings/webhooks", faults.Status(403), call=3)
         for cleared, options in enumerate([{}, {}, {"if_uncertain": "create"}, {}]):
-            with pytest.raises(AirflowFailException, match=rf"{UNCERTAIN}(.|\n)*ledger settle .*{VARIABLE}"):
+            with pytest.raises(
+                AirflowFailException, match=rf"{UNCERTAIN}(.|\n)*ledger settle .*{VARIABLE}"
+            ):
                 register_both(context_for(store, cleared=cleared), **options)
         assert events_for(service) == [["jobs.created"], ["jobs.closed"]]
 
@@ -261,13 +287,18 @@ class TestOnce:
 
     @IN_AIRFLOW
     @pytest.mark.parametrize("after", range(MAX_MESSAGES))
-    def test_a_task_killed_at_any_message_registers_nothing_twice(self, service, supervisor, store, after):
+    def test_a_task_killed_at_any_message_registers_nothing_twice(
+        self, service, supervisor, store, after
+    ):
         context = context_for(store)
         is_killed = True
         with suppress(Killed), killed_after(after, supervisor, store, "set"):
             register(context)
             is_killed = False
-        assert is_killed == (after == 0) or after not in (0, MAX_MESSAGES - 1)  # each message is covered
+        assert is_killed == (after == 0) or after not in (
+            0,
+            MAX_MESSAGES - 1,
+        )  # each message is covered
 
         for number in range(3):
             try:

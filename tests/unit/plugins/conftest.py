@@ -27,8 +27,8 @@ TOKEN = "path-token-of-43-characters-or-so-0123456789"
 def database() -> None:
     """Airflow's tables, in the SQLite file of this test run's AIRFLOW_HOME.
 
-    Modules that the API server loads before any delivery are loaded here too: a busy machine could not load
-    them within the second that a delivery has.
+    Modules that the API server loads before any delivery are loaded here too: a busy machine could
+    not load them within the second that a delivery has.
     """
     ASSETS.require()
     for loaded in ("airflow.assets.manager", "airflow.models.asset"):
@@ -60,14 +60,19 @@ class RunningReceiver:
     def url(self, token: str = TOKEN, route: str = "fsm_default/jobs") -> str:
         return f"{self.base_url}{URL_PREFIX}/{route}/{token}"
 
-    def post(self, body: Any = b"{}", *, url: str | None = None, **kwargs: Any) -> requests.Response:
+    def post(
+        self, body: Any = b"{}", *, url: str | None = None, **kwargs: Any
+    ) -> requests.Response:
         return self.session.post(url or self.url(), data=body, timeout=40, **kwargs)
 
     def configure(
         self, *, tokens: Any = (TOKEN,), secrets: Any = None, base: Any = None, **endpoint: Any
     ) -> None:
         """Write the Variables, and let the cached ones expire."""
-        settings = {"endpoints": {"fsm_default/jobs": {"signature": "none", **endpoint}}, **(base or {})}
+        settings = {
+            "endpoints": {"fsm_default/jobs": {"signature": "none", **endpoint}},
+            **(base or {}),
+        }
         self.set("fsm_webhooks", settings)
         self.set("fsm_webhook_secret_tokens_fsm_default_jobs", list(tokens))
         if secrets is not None:
@@ -95,7 +100,9 @@ def asset(database: None) -> Iterator[Callable[..., None]]:
     from airflow.models.asset import AssetActive, AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
-    def activate(uri: str = uri_for_records("fsm_default", "jobs"), name: str | None = None) -> None:
+    def activate(
+        uri: str = uri_for_records("fsm_default", "jobs"), name: str | None = None
+    ) -> None:
         with create_session() as session:
             model = AssetModel(name=name or uri, uri=uri, group="asset")
             session.add(model)

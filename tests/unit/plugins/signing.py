@@ -15,7 +15,9 @@ def standard_secret() -> str:
     return "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode()
 
 
-def standard(secret: str, body: bytes, *, at: float | None = None, identifier: str = "msg_1") -> Headers:
+def standard(
+    secret: str, body: bytes, *, at: float | None = None, identifier: str = "msg_1"
+) -> Headers:
     timestamp = str(int(time.time() if at is None else at))
     key = base64.b64decode(secret.removeprefix("whsec_"))
     digest = hmac.new(key, f"{identifier}.{timestamp}.".encode() + body, hashlib.sha256).digest()
@@ -26,7 +28,9 @@ def standard(secret: str, body: bytes, *, at: float | None = None, identifier: s
     }
 
 
-def hexadecimal(secret: str, body: bytes, *, header: str = "x-signature", prefix: str = "") -> Headers:
+def hexadecimal(
+    secret: str, body: bytes, *, header: str = "x-signature", prefix: str = ""
+) -> Headers:
     return {header: prefix + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}
 
 

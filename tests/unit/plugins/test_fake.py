@@ -27,7 +27,9 @@ def test_a_secret_of_ones_own_is_not_printed_and_a_refusal_is_one_line(receiver)
         job = call("POST", "/properties/7/jobs").json()
         lines = list(islice(call.output, 2))
 
-    assert json.loads(call.variables["AIRFLOW_VAR_FSM_WEBHOOKS"])["endpoints"].keys() == {"fsm_default/jobs"}
+    assert json.loads(call.variables["AIRFLOW_VAR_FSM_WEBHOOKS"])["endpoints"].keys() == {
+        "fsm_default/jobs"
+    }
     assert secret not in call.variables.values()
     assert [line.split(maxsplit=1)[1] for line in lines if "delivery" in line] == [
         f"delivery of jobs.created {job['id']}, attempt 1: 404\n"

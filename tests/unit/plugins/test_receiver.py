@@ -18,7 +18,9 @@ from tests.unit.plugins.conftest import TOKEN, raw
 
 SECRET = "a signing secret"
 STANDARD = signing.standard_secret()
-BODY = json.dumps({"type": "jobs.created", "data": {"id": 1001, "customerReference": "PO-1"}}).encode()
+BODY = json.dumps(
+    {"type": "jobs.created", "data": {"id": 1001, "customerReference": "PO-1"}}
+).encode()
 REFUSED = {"accepted": False}
 DIGITS = string.ascii_letters + string.digits
 HMAC = {"signature": "hmac", "header": "x-signature"}
@@ -39,7 +41,12 @@ class TestAccepted:
 
         receiver.post(BODY)
         receiver.post(b"no \xff JSON \x00")
-        for body in (b'{"x": NaN}', b'{"x": "\\udc00"}', b'{"x": "\\u0000"}', '{"x": "\U0001f525"}'.encode()):
+        for body in (
+            b'{"x": NaN}',
+            b'{"x": "\\udc00"}',
+            b'{"x": "\\u0000"}',
+            '{"x": "\U0001f525"}'.encode(),
+        ):
             receiver.post(body)
 
         assert [event["body"] for event in receiver.events] == [
@@ -49,7 +56,14 @@ class TestAccepted:
         ]
 
     @pytest.mark.parametrize(
-        "body", ["[" * 255 + "]" * 255, '{"id": 18446744073709551616}', "[" * 5000, '"text"', '{"id": 1e999}']
+        "body",
+        [
+            "[" * 255 + "]" * 255,
+            '{"id": 18446744073709551616}',
+            "[" * 5000,
+            '"text"',
+            '{"id": 1e999}',
+        ],
     )
     def test_airflow_shows_an_event_whatever_its_body(self, receiver, body):
         from airflow.api_fastapi.core_api.datamodels.assets import AssetEventResponse
@@ -189,7 +203,9 @@ class TestRefused:
         statuses = Counter()
 
         def altered(text):
-            at = chance.randrange(len(text) - 2)  # of a signature's last digits some bits mean nothing
+            at = chance.randrange(
+                len(text) - 2
+            )  # of a signature's last digits some bits mean nothing
             return f"{text[:at]}{chance.choice(DIGITS.replace(text[at], ''))}{text[at + 1 :]}"
 
         for number in range(1000):
@@ -222,7 +238,10 @@ class TestRefused:
         receiver.configure(endpoint="x")
 
         assert receiver.post(BODY).status_code == 404
-        assert "Variable fsm_webhooks: endpoints.fsm_default/jobs.endpoint: is not a setting" in caplog.text
+        assert (
+            "Variable fsm_webhooks: endpoints.fsm_default/jobs.endpoint: is not a setting"
+            in caplog.text
+        )
 
     @pytest.mark.parametrize(
         ("method", "route", "status"),
@@ -241,7 +260,9 @@ class TestRefused:
         assert response.status_code == status
         logged = [one.getMessage() for one in caplog.records if "urllib3" not in one.name]
         reason = "method" if status == 405 else "path"
-        assert [one for one in logged if "refused" in one] == [f"Delivery for -/- refused: {reason}"]
+        assert [one for one in logged if "refused" in one] == [
+            f"Delivery for -/- refused: {reason}"
+        ]
         assert not re.search(r"FAKE|guess|\x1b|\u2028", "".join(logged))
 
     def test_an_error_is_logged_without_the_delivery(self, receiver, caplog, monkeypatch):
@@ -280,7 +301,9 @@ class TestChanges:
         assert receiver.post(BODY, headers=old, url=receiver.url(other)).status_code == 401
         assert receiver.post(BODY, headers=new, url=receiver.url(other)).status_code == 200
 
-    def test_a_variable_that_cannot_be_read_is_not_a_missing_one(self, receiver, monkeypatch, caplog):
+    def test_a_variable_that_cannot_be_read_is_not_a_missing_one(
+        self, receiver, monkeypatch, caplog
+    ):
         from airflow.secrets.metastore import MetastoreBackend
 
         receiver.clock.now += 100
@@ -294,7 +317,9 @@ class TestChanges:
         # The token stands in the place of the object: no part of an unknown path is shown.
         assert receiver.post(BODY, url=receiver.url() + "/").status_code == 503
         assert "A delivery for -/- failed with VariableUnreadableError" in caplog.text
-        assert TOKEN not in "".join(record.getMessage() for record in caplog.records if "fsm" in record.name)
+        assert TOKEN not in "".join(
+            record.getMessage() for record in caplog.records if "fsm" in record.name
+        )
 
 
 class TestLogsAndMetrics:
@@ -302,7 +327,9 @@ class TestLogsAndMetrics:
     def counted(self, monkeypatch):
         """What is given to Airflow's metrics, as a list."""
         counts = []
-        monkeypatch.setattr(AirflowMetrics, "incr", lambda self, name: counts.append((name, self.tags)))
+        monkeypatch.setattr(
+            AirflowMetrics, "incr", lambda self, name: counts.append((name, self.tags))
+        )
         return counts
 
     def test_deliveries_and_refusals_are_counted(self, receiver, counted):
@@ -330,7 +357,9 @@ class TestLogsAndMetrics:
             receiver.post(BODY, headers=headers, url=receiver.url(TOKEN, "other/jobs"))
             receiver.session.get(receiver.url(), timeout=5)
 
-        ours = "\n".join(record.getMessage() for record in caplog.records if "urllib3" not in record.name)
+        ours = "\n".join(
+            record.getMessage() for record in caplog.records if "urllib3" not in record.name
+        )
         assert "Delivery for fsm_default/jobs accepted" in ours
         assert not any(text in ours for text in (TOKEN, SECRET, "PO-1"))
 

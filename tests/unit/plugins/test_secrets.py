@@ -21,11 +21,24 @@ def post(receiver, secret, route="fsm_default/jobs"):
 
 
 def ours(caplog):
-    return [record.getMessage() for record in caplog.records if record.name.startswith("fsm_provider")]
+    return [
+        record.getMessage() for record in caplog.records if record.name.startswith("fsm_provider")
+    ]
 
 
 NO_SECRETS = [
-    *("", "null", "false", "0", "{}", "[]", "short", "fifteen letters", " None              ", "[" * 50_000),
+    *(
+        "",
+        "null",
+        "false",
+        "0",
+        "{}",
+        "[]",
+        "short",
+        "fifteen letters",
+        " None              ",
+        "[" * 50_000,
+    ),
     *([None], ["null"], [False], [{}], ["short"], ["  None             "], [["nested in a list"]]),
 ]
 
@@ -34,7 +47,11 @@ class TestVariable:
     @pytest.mark.parametrize("value", NO_SECRETS, ids=lambda value: repr(value)[:20])
     def test_an_invalid_secret_is_refused_and_logged(self, receiver, caplog, value):
         receiver.configure(**SCHEME, secrets=value)
-        guesses = {str(value), json.dumps(value), *("", "null", "None", "false", "False", "0", "short", "{}")}
+        guesses = {
+            str(value),
+            json.dumps(value),
+            *("", "null", "None", "false", "False", "0", "short", "{}"),
+        }
 
         for guess in guesses | {str(value).strip(), "fifteen letters"}:
             assert post(receiver, guess[:1000]) == 401
@@ -51,7 +68,9 @@ class TestVariable:
         assert f"Variable {SECRETS}: 3 values refused:" in caplog.text
 
     @pytest.mark.parametrize(("key_bytes", "status"), [(15, 401), (16, 200)])
-    def test_the_length_of_the_decoded_key_counts_for_standard_webhooks(self, receiver, key_bytes, status):
+    def test_the_length_of_the_decoded_key_counts_for_standard_webhooks(
+        self, receiver, key_bytes, status
+    ):
         secret = "whsec_" + base64.b64encode(b"0123456789abcdef"[:key_bytes]).decode()
         receiver.configure(signature="standard-webhooks", secrets=secret)
 

@@ -21,13 +21,28 @@ def signed(**fields):
     [
         ({"endpoint": {}}, "endpoint: is not a setting"),
         ({"base_url": "airflow.example.com"}, "base_url: should be a URL such as https://airflow"),
-        ({"base_url": "http://airflow.example.com"}, "base_url: should be https: http sends path token"),
-        ({"endpoints": {"jobs": {"signature": "none"}}}, "endpoints: 'jobs' is not <connection>/<object>"),
-        ({"endpoints": {"a/forms": {"signature": "none"}}}, "endpoints: 'a/forms' is not <connection>"),
+        (
+            {"base_url": "http://airflow.example.com"},
+            "base_url: should be https: http sends path token",
+        ),
+        (
+            {"endpoints": {"jobs": {"signature": "none"}}},
+            "endpoints: 'jobs' is not <connection>/<object>",
+        ),
+        (
+            {"endpoints": {"a/forms": {"signature": "none"}}},
+            "endpoints: 'a/forms' is not <connection>",
+        ),
         ({"endpoints": {"a/jobs": {}}}, "endpoints.a/jobs.signature: is missing"),
-        (endpoint(signature="sha256"), "endpoints.fsm_default/jobs.signature: should be 'standard-"),
+        (
+            endpoint(signature="sha256"),
+            "endpoints.fsm_default/jobs.signature: should be 'standard-",
+        ),
         (endpoint(signature="hmac"), "header: is needed for the signature 'hmac'"),
-        ({"endpoints": {"a/b/jobs": {"signature": "none"}}}, "endpoints: 'a/b/jobs' is not <connection>"),
+        (
+            {"endpoints": {"a/b/jobs": {"signature": "none"}}},
+            "endpoints: 'a/b/jobs' is not <connection>",
+        ),
         (endpoint(**{"x\ny": 1}), "'x\\ny': is not a setting"),
         (endpoint(header="x"), "header: is needed for the signature 'hmac', and for no other"),
         (signed(header="x y"), "header: holds a character"),
@@ -60,7 +75,8 @@ def test_every_bad_field_is_named_and_no_value_quoted():
 
 def test_a_loopback_may_be_http():
     assert (
-        ReceiverSettings.parse('{"base_url": "http://127.0.0.1:8080/"}').base_url == "http://127.0.0.1:8080"
+        ReceiverSettings.parse('{"base_url": "http://127.0.0.1:8080/"}').base_url
+        == "http://127.0.0.1:8080"
     )
 
 

@@ -1,4 +1,6 @@
-"""Days of a service and an Airflow in virtual time, on the package's own feed, waits, tracker and watcher."""
+"""Days of a service and an Airflow in virtual time, on the package's own feed, waits, tracker and
+watcher.
+"""
 
 import asyncio
 import contextlib
@@ -79,7 +81,9 @@ class Service:
         return BASE + asyncio.get_running_loop().time()
 
     def ready(self):
-        self._cursors = {(url, which): [0, {}, None] for url in (ONE, TWO) for which in ("main", "replica")}
+        self._cursors = {
+            (url, which): [0, {}, None] for url in (ONE, TWO) for which in ("main", "replica")
+        }
         for log in (self.log, self.others):
             log.sort(key=lambda one: one[0])
 
@@ -112,12 +116,16 @@ class Service:
             now = self.now()
             for begins, ends, kind in self.refuses:
                 is_common = query.property_id is None and query.job_id is None
-                if begins <= now < ends and (kind == "429" or (is_common and (kind != "500 later" or forms))):
+                if begins <= now < ends and (
+                    kind == "429" or (is_common and (kind != "500 later" or forms))
+                ):
                     raise error(kind)
             started = now if started is None else started
             if rows is None or self.is_live:
                 lag = self.lag if which == "replica" else 0.0
-                rows = [form for form in self.state(now - lag, which, url) if self.shows(query, form)]
+                rows = [
+                    form for form in self.state(now - lag, which, url) if self.shows(query, form)
+                ]
             page = rows[len(forms) : len(forms) + self.page]
             is_poisoned = self.poison and self.poison[1] <= now < self.poison[2]
             if is_poisoned and any(form.id == self.poison[0] for form in page):
@@ -128,7 +136,8 @@ class Service:
 
 
 class Store:
-    """What is stored with an asset: slow; what is begun as the triggerer is killed may be written or not.
+    """What is stored with an asset: slow; what is begun as the triggerer is killed may be written
+    or not.
 
     :ivar fails: when reads and writes fail.
     """
@@ -157,7 +166,10 @@ class Store:
             for event in self.events:
                 if event.is_acked and event.recorded_at == float("inf"):
                     keys = [(str(form.id), form.version) for form in event.forms]
-                    if all(any(version in dict(row.get(one, [])) for row in stored) for one, version in keys):
+                    if all(
+                        any(version in dict(row.get(one, [])) for row in stored)
+                        for one, version in keys
+                    ):
                         event.recorded_at = asyncio.get_running_loop().time()
             self.max_in_save = max(self.max_in_save, self.in_save)
         await asyncio.sleep(0.001)
@@ -217,7 +229,9 @@ class Asset:
                 async for given in events:
                     self.emitting.set()
                     await asyncio.sleep(self.rng.uniform(0.2, 1.5))
-                    event = Event([one["form"] for one in given["forms"]], asyncio.get_running_loop().time())
+                    event = Event(
+                        [one["form"] for one in given["forms"]], asyncio.get_running_loop().time()
+                    )
                     event.forms = [Form(*one) for one in event.forms]
                     self.events.append(event)
                     if self.rng.random() < self.ack_lost:
@@ -356,7 +370,9 @@ def draw_forms(rng, log, begins, ends, count, ids, *, nulls=False, strict=False)
         is_late = rng.random() < 0.15 and not strict
         late = rng.choice([0.5, 3, 20, 46]) * HOUR * rng.random() if is_late else rng.uniform(0, 20)
         visible, is_stamped = at + late, rng.random() < 0.5
-        updated = None if nulls and rng.random() < 0.7 else (visible if is_late and is_stamped else at)
+        updated = (
+            None if nulls and rng.random() < 0.7 else (visible if is_late and is_stamped else at)
+        )
         if updated is not None and strict and rng.random() < 0.1:
             updated += rng.uniform(1, 9) * HOUR
         form = Form(identifier, rng.choice(NAMES), place, job, at, updated, f"#{identifier}.0")
@@ -399,7 +415,9 @@ async def drawn_day(seed, patch, mode=None):
     late_by = {"late_by": HOUR if mode == "strict" else 7 * DAY}
     with patched(patch, service):
         world.assets = [
-            Asset(rng, "0", start_from=start, max_forms_per_event=rng.choice([3, 10, 100]), **late_by),
+            Asset(
+                rng, "0", start_from=start, max_forms_per_event=rng.choice([3, 10, 100]), **late_by
+            ),
             Asset(rng, "1", property_ids=rng.choice([["1"], ["1", "2"]]), **late_by),
             Asset(
                 rng,
@@ -442,7 +460,9 @@ def prepare(rng, mode, service, ids):
         service.lag = rng.uniform(10, 1500)
     service.leaves_nulls_out = mode == "nulls"
     service.wrong_totals = mode == "totals"
-    service.clock_error = rng.choice([-30, 30, 300]) * HOUR if mode == "clock" else rng.uniform(-60, 60)
+    service.clock_error = (
+        rng.choice([-30, 30, 300]) * HOUR if mode == "clock" else rng.uniform(-60, 60)
+    )
     if mode == "refused":
         ends = BASE + rng.uniform(3, 14) * HOUR
         service.refuses = [(BASE + 2 * HOUR, ends, rng.choice(["403", "400", "500"]))]
@@ -469,10 +489,16 @@ async def draw_waits(rng, world, crowd, sensors):
         await asyncio.sleep(rng.expovariate(crowd / (10 * HOUR)))
         bound = world.service.now() - rng.choice([0.1, 1, 5, 48]) * HOUR
         bounds = {"created_since": bound} if rng.random() < 0.8 else {"updated_since": bound}
-        place = rng.choice([{"job_id": str(rng.randrange(12))}, {"property_id": str(rng.randrange(6))}, {}])
-        criteria = Criteria(rng.choice([1, 1, 2, 4]), tuple(rng.sample(NAMES, rng.choice([0, 1, 2]))))
+        place = rng.choice(
+            [{"job_id": str(rng.randrange(12))}, {"property_id": str(rng.randrange(6))}, {}]
+        )
+        criteria = Criteria(
+            rng.choice([1, 1, 2, 4]), tuple(rng.sample(NAMES, rng.choice([0, 1, 2])))
+        )
         timeout = rng.uniform(1, 9) * HOUR
-        sensors.append(asyncio.create_task(world.sensor(Query(**place, **bounds), criteria, timeout, rng)))
+        sensors.append(
+            asyncio.create_task(world.sensor(Query(**place, **bounds), criteria, timeout, rng))
+        )
 
 
 async def draw_kills(rng, world, mode):
@@ -497,7 +523,8 @@ async def draw_kills(rng, world, mode):
         for trigger in list(world.triggers.values()) if second else []:
             second.start(*trigger)
         if second is None:
-            # What an outage that is longer than the look-back loses, only a strict day does not find again.
+            # What an outage that is longer than the look-back loses, only a strict day does not
+            # find again.
             await asyncio.sleep(rng.choice([1, 31, 35, 4000, *[3 * HOUR] * 4 * (mode == "strict")]))
             world.downs.append((began, loop.time()))
             world.triggerer = Triggerer(world)
@@ -524,7 +551,9 @@ def check(world, mode, special, crowd):
         in_save = asset.store.max_in_save if mode != "two" else 0
         reads = asset.store.max_reads if mode != "two" else 0  # each reads what the other does
         if in_save > 3 or reads > 10 or len(asset.store.rows) > 100:
-            wrong.append(f"asset {number}: {in_save} writes, {reads} reads, {len(asset.store.rows)} rows")
+            wrong.append(
+                f"asset {number}: {in_save} writes, {reads} reads, {len(asset.store.rows)} rows"
+            )
     return wrong + check_waits(world, mode, special, crowd, counts), counts
 
 
@@ -550,7 +579,9 @@ def check_asset(world, mode, asset, url, log, counts):
             if key in seen:
                 counts["twice"] += 1
                 if seen[key].recorded_at < event.at - 2 and mode != "two":
-                    wrong.append(f"{key} again at {event.at:.0f}, recorded {seen[key].recorded_at:.0f}")
+                    wrong.append(
+                        f"{key} again at {event.at:.0f}, recorded {seen[key].recorded_at:.0f}"
+                    )
             elif form.updated is not None and form.updated < newest.get(form.id, 0.0):
                 counts["backwards"] += 1
                 repeated = any(
@@ -575,7 +606,11 @@ def check_asset(world, mode, asset, url, log, counts):
             continue
         if mode == "all-refused" and not asset.watch["property_ids"]:
             continue
-        if url == ONE and mode == "host" and any(ends > until - BASE - 2 * HOUR for _, ends in world.downs):
+        if (
+            url == ONE
+            and mode == "host"
+            and any(ends > until - BASE - 2 * HOUR for _, ends in world.downs)
+        ):
             continue  # nobody polled before the connection led elsewhere
         if mode == "strict" and ahead[form.id] > form.time:
             counts["older time, not counted"] += 1
@@ -583,7 +618,9 @@ def check_asset(world, mode, asset, url, log, counts):
         counts["expected"] += 1
         if (form.id, form.version) not in seen:
             counts["lost"] += 1
-            wrong.append(f"{form.id} of {form.time - BASE:.0f} (floor {floor - BASE:.0f}) never emitted")
+            wrong.append(
+                f"{form.id} of {form.time - BASE:.0f} (floor {floor - BASE:.0f}) never emitted"
+            )
     return wrong
 
 
@@ -608,15 +645,21 @@ def check_waits(world, mode, special, crowd, counts):
         if enough is None:
             continue
         late = ended - max(enough, began)
-        allowed = allowed_delay(world, mode, query, enough, ended, crowd, is_slow) + (900 if wakes > 1 else 0)
+        allowed = allowed_delay(world, mode, query, enough, ended, crowd, is_slow) + (
+            900 if wakes > 1 else 0
+        )
         if late > max(allowed, 0):
             counts["late waits"] += 1
-            wrong.append(f"a wait ended {late:.0f} s late (allowed {allowed:.0f}): {query} {criteria}")
+            wrong.append(
+                f"a wait ended {late:.0f} s late (allowed {allowed:.0f}): {query} {criteria}"
+            )
     return wrong
 
 
 def enough_at(service, query, criteria, ended, special):
-    """Return when there were enough forms, None if not, and whether the look-back cannot see the last."""
+    """Return when there were enough forms, None if not, and whether the look-back cannot see the
+    last.
+    """
     held, enough, is_slow = {}, None, False
     for at, identifier, form in service.log:
         if at > BASE + ended - 6.2:

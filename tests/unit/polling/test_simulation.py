@@ -1,4 +1,5 @@
-"""Drawn days: no form is lost, none is history, none comes again once recorded; without a rule some are.
+"""Drawn days: no form is lost, none is history, none comes again once recorded; without a rule some
+are.
 
 ``FSM_SIMULATED_DAYS=200`` simulates as many more; ``FSM_SEED`` says from which seed on.
 """
@@ -91,13 +92,20 @@ def without_floor(self, floor, known=()):
 BROKEN = {
     "the watermark is the latest time among the records": ("polled", latest_time, "strict", 0),
     "the watermark moves by a poll that leaves a gap": ("polled", always, "strict", 0),
-    "the watermark moves before events are stored": ("_settled", lambda self: self.watermark, "strict", 19),
+    "the watermark moves before events are stored": (
+        "_settled",
+        lambda self: self.watermark,
+        "strict",
+        19,
+    ),
     "an event is recorded before it is emitted": ("events", stored_first, "strict", 0),
     "nothing is remembered": ("_versions", only_pending, "host", 0),
     "versions have no order": ("ingest", any_order, "lag", 3),
     "there is no floor": ("begin", without_floor, "plain", 0),
 }
-"""What is broken, how, on which kind of day, and the first seed of one on which something goes wrong."""
+"""What is broken, how, on which kind of day, and the first seed of one on which something goes
+wrong.
+"""
 
 
 @pytest.mark.parametrize("rule", BROKEN)

@@ -1,7 +1,7 @@
 """What an asset's watcher emits, on the triggers of Airflow 3.3, and on those of 3.0 to 3.2.
 
-What drawn days of a service show is in ``test_simulation.py``: forms that cannot be listed, or have no time
-of update; refused listings; other filters; a store that fails, and how little is stored.
+What drawn days of a service show is in ``test_simulation.py``: forms that cannot be listed, or have
+no time of update; refused listings; other filters; a store that fails, and how little is stored.
 """
 
 import asyncio
@@ -43,7 +43,8 @@ async def test_history_is_not_emitted_and_each_new_form_is_once(service, trigger
 
 
 class Completes:
-    """Completes two forms between the pages of a listing, once the watcher's own question is answered.
+    """Completes two forms between the pages of a listing, once the watcher's own question is
+    answered.
 
     The first answer says when the asset began; what was completed before is history.
     """
@@ -52,7 +53,9 @@ class Completes:
         self.service, self.added = service, []
 
     async def play(self, exchange):
-        firsts = [request for request in self.service.requests if "cursor" not in dict(request.query)]
+        firsts = [
+            request for request in self.service.requests if "cursor" not in dict(request.query)
+        ]
         if "cursor" in exchange.request.query_params and len(firsts) > 1 and len(self.added) < 2:
             self.added.append(self.service.add_form()["id"])
         await exchange.respond(await exchange.handle())
@@ -60,7 +63,9 @@ class Completes:
 
 @ONE_KIND
 @hurried()
-async def test_a_form_that_is_completed_while_the_first_listing_runs_is_emitted(service, triggerers):
+async def test_a_form_that_is_completed_while_the_first_listing_runs_is_emitted(
+    service, triggerers
+):
     service.settings.page_size, completes = 2, Completes(service)
     service.seed_forms(12, first_created=ago(HOUR / 2))
     service.fail("GET", "/forms", completes, every=True)
@@ -122,7 +127,9 @@ async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(servic
 @pytest.mark.parametrize("fault", [faults.Status(429, retry_after=30), faults.Status(403)], ids=str)
 @ONE_KIND
 @hurried(60.0)
-async def test_poll_failures_lose_no_form_and_are_logged_and_told(service, triggerers, fault, caplog):
+async def test_poll_failures_lose_no_form_and_are_logged_and_told(
+    service, triggerers, fault, caplog
+):
     async def until_told(key, is_it):
         async with asyncio.timeout(2000):
             while not is_it(await triggerers.store().aget(key)):
@@ -135,7 +142,9 @@ async def test_poll_failures_lose_no_form_and_are_logged_and_told(service, trigg
         service.fail("GET", "/forms", fault, every=True)
         seen = len(service.requests)
         form = service.add_form()["id"]
-        await watcher.until(lambda: len(service.requests) > seen + 3 and "records' failed" in caplog.text)
+        await watcher.until(
+            lambda: len(service.requests) > seen + 3 and "records' failed" in caplog.text
+        )
         await until_told(OWNER, is_failing)
         service.clear_faults()
         await watcher.until(lambda: watcher.events)
@@ -152,7 +161,9 @@ async def test_poll_failures_lose_no_form_and_are_logged_and_told(service, trigg
 async def test_a_service_whose_clock_is_ahead_for_a_while(service, triggerers, ahead_from):
     """Not even a form is lost that comes late."""
     month_ahead = f"{datetime.now(UTC) + 30 * DAY:%Y-%m-%dT%H:%M:%SZ}"
-    ahead = faults.Rewrite(lambda page: page | {"meta": {**page["meta"], "serverTime": month_ahead}})
+    ahead = faults.Rewrite(
+        lambda page: page | {"meta": {**page["meta"], "serverTime": month_ahead}}
+    )
     begin = {} if ahead_from == "the first poll" else {"start_from": ago(2 * DAY)}
     forms, added = [], []
 
@@ -182,7 +193,9 @@ async def test_a_service_whose_clock_is_ahead_for_a_while(service, triggerers, a
 
 
 class Shifts:
-    """As the first form moves to the end before a second page, the sixth moves to the page before it."""
+    """As the first form moves to the end before a second page, the sixth moves to the page before
+    it.
+    """
 
     def __init__(self, service):
         self.service, self.moves = service, 1
@@ -197,7 +210,9 @@ class Shifts:
 
 @ONE_KIND
 @hurried()
-async def test_a_listing_that_shifts_while_it_is_read_from_the_beginning_loses_no_form(service, triggerers):
+async def test_a_listing_that_shifts_while_it_is_read_from_the_beginning_loses_no_form(
+    service, triggerers
+):
     service.settings.page_size = 5
     service.seed_forms(20, first_created=ago(30 * DAY))
     forms = {form["id"] for form in service.forms}
@@ -254,9 +269,13 @@ def service_of(service):
 
 
 @pytest.mark.parametrize("trouble", ["away", "inactive"])
-@pytest.mark.parametrize("triggerers", ["acknowledged"], indirect=True)  # a database that is away raises
+@pytest.mark.parametrize(
+    "triggerers", ["acknowledged"], indirect=True
+)  # a database that is away raises
 @hurried()
-async def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(service, triggerers, trouble):
+async def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    service, triggerers, trouble
+):
     async with triggerers.watching() as watcher:
         await watcher.settle()
     form = service.add_form()["id"]
@@ -330,7 +349,9 @@ async def test_assets_share_their_polls_and_each_emits_its_own_forms(service, tr
     async with AsyncExitStack() as stack:
         watchers = [
             await stack.enter_async_context(
-                triggerers.watching(name=f"asset {number}", trigger_id=number, poll_interval=10, **one)
+                triggerers.watching(
+                    name=f"asset {number}", trigger_id=number, poll_interval=10, **one
+                )
             )
             for number, one in enumerate(settings)
         ]
@@ -347,4 +368,9 @@ async def test_assets_share_their_polls_and_each_emits_its_own_forms(service, tr
         took = asyncio.get_running_loop().time() - began
         assert len(service.requests) - seen <= took / 10 + 2
 
-    assert [sorted(watcher.forms) for watcher in watchers] == [[one], [one, two], [three], [two, three]]
+    assert [sorted(watcher.forms) for watcher in watchers] == [
+        [one],
+        [one, two],
+        [three],
+        [two, three],
+    ]

@@ -67,7 +67,11 @@ def run(capsys):
 def stored(key, value=None):
     """Read what is stored with the asset, or store it."""
     (asset,) = watermark_command.watched()
-    return watermark_command.read([(asset, key)])[0] if value is None else store_with(asset, key, value)
+    return (
+        watermark_command.read([(asset, key)])[0]
+        if value is None
+        else store_with(asset, key, value)
+    )
 
 
 def store_with(asset, key, value):
@@ -97,7 +101,9 @@ def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
     assert [run(*arguments) for arguments, _ in shown] == [(0, output, "") for _, output in shown]
 
     assert run("show", NAME)[1] == shown[0][1]
-    assert stored(prefix + RESET)["time"] == datetime.fromisoformat("2026-01-05T08:00:00Z").timestamp()
+    assert (
+        stored(prefix + RESET)["time"] == datetime.fromisoformat("2026-01-05T08:00:00Z").timestamp()
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +122,9 @@ def test_what_it_refuses(asset, run, arguments, code, error):
     assert error in found[2]
 
 
-def test_before_airflow_3_3_a_connection_that_names_no_database_is_named(asset, run, monkeypatch, service):
+def test_before_airflow_3_3_a_connection_that_names_no_database_is_named(
+    asset, run, monkeypatch, service
+):
     monkeypatch.setattr("fsm_provider.polling.watermark_command.AIRFLOW_V_3_3_PLUS", False)
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", service.connection_json())
 

@@ -23,7 +23,10 @@ class Watching:
         self.trigger, configuration = [
             type(one.trigger)(**one.trigger.serialize()[1]) for one in asset.watchers
         ]
-        self.tasks = [asyncio.create_task(self._run()), asyncio.create_task(anext(configuration.run()))]
+        self.tasks = [
+            asyncio.create_task(self._run()),
+            asyncio.create_task(anext(configuration.run())),
+        ]
 
     @property
     def forms(self):

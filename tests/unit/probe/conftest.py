@@ -29,7 +29,9 @@ class Probed:
         extra, _, unknown = after.partition("\nCould not be determined:\n")
         self.lines = before[before.find("The connection works. ") :].splitlines()
         self.extra = json.loads(extra) if extra else None
-        self.unknown = dict(line.removeprefix("- ").split(", because ", 1) for line in unknown.splitlines())
+        self.unknown = dict(
+            line.removeprefix("- ").split(", because ", 1) for line in unknown.splitlines()
+        )
 
     def line(self, name):
         (line,) = [line for line in self.lines if line.startswith(f"{name} is ")]

@@ -68,7 +68,8 @@ def test_a_429_with_a_long_delay_is_reported(serve, probe):
 
 
 @pytest.mark.parametrize(
-    ("status", "says"), [(401, "the token is not accepted"), (403, "lacks the permission"), (404, "host")]
+    ("status", "says"),
+    [(401, "the token is not accepted"), (403, "lacks the permission"), (404, "host")],
 )
 def test_a_service_that_refuses_everything_ends_with_code_2(serve, probe, status, says):
     service = serve()
@@ -127,7 +128,11 @@ sys.exit(main(["fsm_ours"]))
 
 def test_the_command_reads_a_connection_of_airflows_database(serve, tmp_path):
     service = serve(cursor_param="after")
-    environment = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False", "PATH": ""}
+    environment = {
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PATH": "",
+    }
     command = [sys.executable, "-c", IN_A_DATABASE, service.connection_json()]
 
     probed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -32,7 +32,9 @@ def parts(connect, service, connection_extra, tmp_path, monkeypatch):
     service.seed_forms(1)
     connect(service, state_conn_id="ledger")
     with create_session() as session:
-        session.add(Job(job_type="TriggererJob", state="running", latest_heartbeat=datetime.now(UTC)))
+        session.add(
+            Job(job_type="TriggererJob", state="running", latest_heartbeat=datetime.now(UTC))
+        )
     tables = [Job, Variable]
     if ASSETS.is_there:
         from airflow.models.asset import AssetActive, AssetModel
@@ -42,7 +44,9 @@ def parts(connect, service, connection_extra, tmp_path, monkeypatch):
         Variable.set("fsm_webhooks", json.dumps({"endpoints": endpoints}))
         Variable.set("fsm_webhook_secret_tokens_fsm_default_jobs", PATH_TOKEN)
         with create_session() as session:
-            asset = AssetModel(name="jobs", uri=uri_for_records("fsm_default", "jobs"), group="asset")
+            asset = AssetModel(
+                name="jobs", uri=uri_for_records("fsm_default", "jobs"), group="asset"
+            )
             session.add(asset)
             session.flush()
             session.add(AssetActive.for_asset(asset))
@@ -72,7 +76,9 @@ def test_each_part_that_is_well_is_named(doctor):
     assert {verdict.split()[0] for verdict in parts.values()} == {"ok"}
     assert parts["ledger"] == "ok      0 sent, of which 0 uncertain"
     used = "accepts deliveries for fsm_default/jobs"
-    assert parts["receiver"].endswith(used if ASSETS.is_there else "there is no Variable fsm_webhooks")
+    assert parts["receiver"].endswith(
+        used if ASSETS.is_there else "there is no Variable fsm_webhooks"
+    )
 
 
 def refuse(service, monkeypatch):
@@ -84,7 +90,9 @@ def be_in_another_zone(service, monkeypatch):
 
 
 def name_no_ledger(service, monkeypatch):
-    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps({"conn_type": "sqlite", "host": "ledger.db"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_LEDGER", json.dumps({"conn_type": "sqlite", "host": "ledger.db"})
+    )
 
 
 def stop_the_triggerer(service, monkeypatch):
@@ -98,7 +106,9 @@ def stop_the_triggerer(service, monkeypatch):
 def misspell(service, monkeypatch):
     from airflow.models import Variable
 
-    Variable.set("fsm_webhooks", json.dumps({"endpoints": {"fsm_default/jobs": {"signatur": "none"}}}))
+    Variable.set(
+        "fsm_webhooks", json.dumps({"endpoints": {"fsm_default/jobs": {"signatur": "none"}}})
+    )
 
 
 def register_nothing(service, monkeypatch):
@@ -124,8 +134,12 @@ def use_no_asset(service, monkeypatch):
         ("ledger", name_no_ledger, "should be the absolute path"),
         ("triggerer", stop_the_triggerer, "none is running"),
         pytest.param("receiver", misspell, "signatur", marks=ASSETS.needed),
-        pytest.param("receiver", register_nothing, "fsm_default/jobs has no path", marks=ASSETS.needed),
-        pytest.param("receiver", use_no_asset, "no DAG uses the asset fsm://fsm", marks=ASSETS.needed),
+        pytest.param(
+            "receiver", register_nothing, "fsm_default/jobs has no path", marks=ASSETS.needed
+        ),
+        pytest.param(
+            "receiver", use_no_asset, "no DAG uses the asset fsm://fsm", marks=ASSETS.needed
+        ),
     ],
 )
 def test_one_part_that_is_not_well_is_named_and_the_others_are_still_checked(

@@ -1,4 +1,6 @@
-"""Which parameters carry the cursor and the page size, and in which zone the service writes its times."""
+"""Which parameters carry the cursor and the page size, and in which zone the service writes its
+times.
+"""
 
 from datetime import timedelta, timezone
 
@@ -93,7 +95,9 @@ def test_a_service_that_refuses_unknown_parameters_is_probed(serve, probe):
 
 
 class AtMost:
-    """A service with a largest page, that refuses larger ones or gives the largest or the usual instead."""
+    """A service with a largest page, that refuses larger ones or gives the largest or the usual
+    instead.
+    """
 
     def __init__(self, max_size, otherwise, name="limit"):
         self.max_size, self.otherwise, self.name = max_size, otherwise, name

@@ -12,8 +12,29 @@ from pydantic import AwareDatetime, SecretStr
 from fsm_provider.api.models import Record, wire_name
 
 # What Hypothesis would hardly hit upon: names that mean something here, or to pydantic.
-_NAMES = ["id", "data", "jobID", "form_name", "values", "self", "bool", "int", "str", "model_fields", ""]
-_TEXTS = ["null", "true", "0", "1.50", "007", "2026-01-31T08:00:00.000Z", "2026-01-31 08:00:00", "None"]
+_NAMES = [
+    "id",
+    "data",
+    "jobID",
+    "form_name",
+    "values",
+    "self",
+    "bool",
+    "int",
+    "str",
+    "model_fields",
+    "",
+]
+_TEXTS = [
+    "null",
+    "true",
+    "0",
+    "1.50",
+    "007",
+    "2026-01-31T08:00:00.000Z",
+    "2026-01-31 08:00:00",
+    "None",
+]
 
 texts: st.SearchStrategy[str] = st.sampled_from(_TEXTS) | st.text(
     st.characters(exclude_categories=["Cs"]), max_size=12
@@ -35,7 +56,9 @@ json_values: st.SearchStrategy[Any] = st.recursive(
 
 _offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 # Before 1972 there were zones whose offsets have seconds, which ISO 8601 cannot write.
-times: st.SearchStrategy[datetime] = st.datetimes(datetime(1972, 1, 2), timezones=st.just(UTC) | _offsets)
+times: st.SearchStrategy[datetime] = st.datetimes(
+    datetime(1972, 1, 2), timezones=st.just(UTC) | _offsets
+)
 time_texts: st.SearchStrategy[str] = st.one_of(
     times.map(datetime.isoformat),
     times.map(lambda time: f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"),
@@ -56,7 +79,9 @@ def kind_for(annotation: Any) -> Any:
 
 def kinds_for(model: type[Record]) -> dict[str, Any]:
     """Give the fields of a model by their wire names, each with its type."""
-    return {wire_name(name): kind_for(field.annotation) for name, field in model.model_fields.items()}
+    return {
+        wire_name(name): kind_for(field.annotation) for name, field in model.model_fields.items()
+    }
 
 
 def valid_values(kind: Any) -> st.SearchStrategy[Any]:
@@ -102,9 +127,13 @@ def any_records(draw: st.DrawFn, model: type[Record]) -> dict[str, Any]:
 @st.composite
 def _records(draw: st.DrawFn, model: type[Record], values: Any) -> dict[str, Any]:
     kinds = kinds_for(model)
-    required = {wire_name(name) for name, field in model.model_fields.items() if field.is_required()}
+    required = {
+        wire_name(name) for name, field in model.model_fields.items() if field.is_required()
+    }
     present = draw(st.lists(st.sampled_from(sorted(kinds)), max_size=5, unique=True))
-    record = draw(st.dictionaries(names.filter(lambda name: name not in kinds), json_values, max_size=2))
+    record = draw(
+        st.dictionaries(names.filter(lambda name: name not in kinds), json_values, max_size=2)
+    )
     for name in present:
         record[name] = draw(values(kinds[name]))
     for name in required:

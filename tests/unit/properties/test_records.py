@@ -41,7 +41,9 @@ def test_any_value_that_came_stands_where_it_was(
 def assert_nothing_is_lost(model: type[Record], raw: dict[str, Any], zone: tzinfo) -> None:
     read = parse_record(copy.deepcopy(raw), model, timezone=zone).as_json()
 
-    shown = {wire_name(name) for name in Webhook.model_fields} - {"signingSecret"}  # another may be a secret
+    shown = {wire_name(name) for name in Webhook.model_fields} - {
+        "signingSecret"
+    }  # another may be a secret
     came = {name: value for name, value in raw.items() if model is not Webhook or name in shown}
     assert stands(model, came, through_json(read), zone), f"{came} became {read}"
 
@@ -53,7 +55,8 @@ def stands(kind: Any, came: Any, read: Any, zone: tzinfo) -> bool:
     if isinstance(came, dict) and isinstance(read, dict):
         kinds = kinds_for(kind) if isinstance(kind, type) and issubclass(kind, Record) else {}
         return all(
-            name in read and stands(kinds.get(name), value, read[name], zone) for name, value in came.items()
+            name in read and stands(kinds.get(name), value, read[name], zone)
+            for name, value in came.items()
         ) and all(read[name] is None for name in read.keys() - came.keys())
     if isinstance(came, list) and isinstance(read, list):
         element = kind_for(get_args(kind)[0]) if get_origin(kind) is list else None

@@ -24,7 +24,27 @@ from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.properties.strategies import any_records, json_values, names, times
 
 RETRIES = 2
-OFTEN = [200, 201, 202, 204, 301, 302, 304, 307, 400, 401, 403, 404, 408, 409, 422, 429, 499, 500, 503]
+OFTEN = [
+    200,
+    201,
+    202,
+    204,
+    301,
+    302,
+    304,
+    307,
+    400,
+    401,
+    403,
+    404,
+    408,
+    409,
+    422,
+    429,
+    499,
+    500,
+    503,
+]
 
 
 def listings_for(model: type[Any]) -> st.SearchStrategy[Any]:
@@ -34,13 +54,19 @@ def listings_for(model: type[Any]) -> st.SearchStrategy[Any]:
     )
     return st.fixed_dictionaries(
         {"data": st.lists(any_records(model) | json_values, max_size=3) | json_values},
-        optional={"pagination": fields | json_values, "meta": fields | json_values, "more": json_values},
+        optional={
+            "pagination": fields | json_values,
+            "meta": fields | json_values,
+            "more": json_values,
+        },
     )
 
 
 texts_of_json = (
     st.one_of(listings_for(Form), any_records(Job), json_values).map(json.dumps)
-    | st.sampled_from(["NaN", "[1e400]", '"\\ud800"', "[" * 5_000, "1" * 5_000, '{"id": 1e400, "id": 1}'])
+    | st.sampled_from(
+        ["NaN", "[1e400]", '"\\ud800"', "[" * 5_000, "1" * 5_000, '{"id": 1e400, "id": 1}']
+    )
 ).map(str.encode)
 bodies = (
     st.binary(max_size=40)
@@ -49,7 +75,9 @@ bodies = (
     | texts_of_json.map(zlib.compress)
 )
 
-header_texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20).map(str.strip)
+header_texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20).map(
+    str.strip
+)
 
 
 retry_afters = st.one_of(
@@ -60,7 +88,8 @@ retry_afters = st.one_of(
     st.builds(
         "Wed, 01 Jan {} 00:00:00{}".format,
         st.integers(0),
-        st.sampled_from(["", " GMT", " -0000", " +9999"]) | st.integers(-2000, 2000).map(" {:+}".format),
+        st.sampled_from(["", " GMT", " -0000", " +9999"])
+        | st.integers(-2000, 2000).map(" {:+}".format),
     ),
 )
 locations = st.one_of(
@@ -91,8 +120,11 @@ responses = st.builds(
     st.fixed_dictionaries(
         {},
         optional={
-            "Content-Type": st.sampled_from(["application/json", "text/html; charset=utf-7"]) | header_texts,
-            "Content-Encoding": st.sampled_from(["gzip", "deflate", "br", "zstd", "gzip, gzip", "odd"]),
+            "Content-Type": st.sampled_from(["application/json", "text/html; charset=utf-7"])
+            | header_texts,
+            "Content-Encoding": st.sampled_from(
+                ["gzip", "deflate", "br", "zstd", "gzip, gzip", "odd"]
+            ),
             "Retry-After": retry_afters,
             "Location": locations,
             "X-Request-ID": header_texts,
@@ -134,7 +166,10 @@ def test_any_response_to_a_listing_gives_forms_or_one_of_our_errors(
     script(service, response)
 
     with suppress(FsmError):
-        assert all(isinstance(form, Form) for form in client.list_forms(job_id=7, created_since="2026-01-01"))
+        assert all(
+            isinstance(form, Form)
+            for form in client.list_forms(job_id=7, created_since="2026-01-01")
+        )
 
     # A second page is at most asked for once more, as its cursor is then known.
     assert 1 <= len(service.requests) <= 2 * (1 + RETRIES)

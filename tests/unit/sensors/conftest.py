@@ -94,7 +94,10 @@ async def outcome_from(deferral):
         await events.aclose()
         for reading in [one for one in threading.enumerate() if one.name.startswith("fsm ")]:
             await asyncio.to_thread(reading.join)
-    return deferral.method_name, {**(deferral.kwargs or {}), "event": json.loads(json.dumps(event.payload))}
+    return deferral.method_name, {
+        **(deferral.kwargs or {}),
+        "event": json.loads(json.dumps(event.payload)),
+    }
 
 
 @pytest.fixture(params=MODES)

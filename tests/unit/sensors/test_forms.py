@@ -111,7 +111,9 @@ def test_a_form_on_two_pages_counts_once(service, run):
     assert sorted(ids) == [form["id"] for form in service.forms]
 
 
-def test_a_form_that_is_deleted_or_moves_before_the_worker_polls_does_not_count(service, deferred_run, soon):
+def test_a_form_that_is_deleted_or_moves_before_the_worker_polls_does_not_count(
+    service, deferred_run, soon
+):
     run = deferred_run
     soon(service.add_form, job_id=11, id=900)
     soon(service.add_form, job_id=11, id=901)
@@ -169,7 +171,11 @@ JOB = {"id": 11, "propertyID": 7, "createdOnDateTime": "2026-03-04T05:06:07+00:0
         ({"job": str(JOB)}, {}, "2026-03-04T05:06:07.000Z"),
         ({"job": JOB, "since": "2026-03-01"}, {}, "2026-03-01T00:00:00.000Z"),
         ({"job": 11}, {}, format_time(START)),
-        ({"job": {"id": 5, "jobID": 11, "createdOnDateTime": "2026-03-04"}}, {}, format_time(START)),
+        (
+            {"job": {"id": 5, "jobID": 11, "createdOnDateTime": "2026-03-04"}},
+            {},
+            format_time(START),
+        ),
     ],
 )
 def test_since_and_its_defaults(service, deferred_run, soon, arguments, context, expected):
@@ -181,7 +187,9 @@ def test_since_and_its_defaults(service, deferred_run, soon, arguments, context,
 
 
 def test_a_since_that_goes_with_the_clock_is_that_of_the_first_poll(service, mode, soon):
-    """Before Airflow 3.3 it is not for a later attempt, or in reschedule mode: nothing can be stored."""
+    """Before Airflow 3.3 it is not for a later attempt, or in reschedule mode: nothing can be
+    stored.
+    """
 
     class Rendered(FsmFormSensor):
         def __init__(self, **kwargs):
@@ -192,7 +200,9 @@ def test_a_since_that_goes_with_the_clock_is_that_of_the_first_poll(service, mod
     context = {"data_interval_start": START, "task_state_store": MemoryStateStore()}
 
     for _ in ("at first", "cleared"):
-        assert Run(mode, Rendered)(job_id=11, since="{{ now() }}", xcom="ids", context=context) == [900]
+        assert Run(mode, Rendered)(job_id=11, since="{{ now() }}", xcom="ids", context=context) == [
+            900
+        ]
     assert len(bounds(service)) == 1
 
 
@@ -379,7 +389,9 @@ def test_a_host_that_is_edited_is_asked_and_the_forms_of_the_old_one_do_not_coun
             assert run(job_id=11, form_names=["Gas", "Sign-off"], xcom="ids", timeout=300) == [1, 2]
 
 
-def test_an_unreachable_secrets_backend_is_tolerated(service, connect, deferred_run, soon, monkeypatch):
+def test_an_unreachable_secrets_backend_is_tolerated(
+    service, connect, deferred_run, soon, monkeypatch
+):
     def lose():
         monkeypatch.delenv("AIRFLOW_CONN_FSM_DEFAULT")
         threading.Timer(2.5, come_back).start()
@@ -402,7 +414,9 @@ def test_a_missing_connection_at_the_first_poll_raises_airflows_own_error(mode, 
 
 @pytest.mark.parametrize("server_time", ["0001-01-01T00:00:00Z", "soon", None])
 def test_a_service_without_a_clock(service, deferred_run, soon, server_time):
-    page = faults.Rewrite(lambda page: {**page, "meta": {**page["meta"], "serverTime": server_time}})
+    page = faults.Rewrite(
+        lambda page: {**page, "meta": {**page["meta"], "serverTime": server_time}}
+    )
     service.fail("GET", "/forms", page, every=True)
     soon(service.add_form, polls=3, job_id=11, id=900)
 

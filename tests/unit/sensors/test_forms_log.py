@@ -49,7 +49,12 @@ def test_it_begins_with_one_line_and_each_poll_says_what_is_missing(service, run
             "Gas, Oil, of property 7, created since 2026-03-01T00:00:00+00:00",
         ),
         (
-            {"updated_since": "2026-03-01", "form_names": ["Gas"], "minimum_forms": 2, "created_by_id": 71},
+            {
+                "updated_since": "2026-03-01",
+                "form_names": ["Gas"],
+                "minimum_forms": 2,
+                "created_by_id": 71,
+            },
             "2 forms named Gas, updated since 2026-03-01T00:00:00+00:00, created by id 71",
         ),
         # The property of a job's record is named, though only the job is a filter.
@@ -63,8 +68,12 @@ def test_it_begins_with_one_line_and_each_poll_says_what_is_missing(service, run
 def test_what_it_waits_for(run, logged, arguments, target):
     text = times_out(run, **arguments)
 
-    assert re.match(rf"Sensor has timed out after 0:00:\d\d: waited for {re.escape(target)}; 0 of ", text)
-    assert {line.partition("; polling")[0] for line in logged("Waiting for ")} == {f"Waiting for {target}"}
+    assert re.match(
+        rf"Sensor has timed out after 0:00:\d\d: waited for {re.escape(target)}; 0 of ", text
+    )
+    assert {line.partition("; polling")[0] for line in logged("Waiting for ")} == {
+        f"Waiting for {target}"
+    }
 
 
 def test_a_since_in_the_future_is_warned_of_once(service, run, logged):
@@ -74,7 +83,9 @@ def test_a_since_in_the_future_is_warned_of_once(service, run, logged):
 
     warnings = logged("since: ")
     assert set(warnings) == {f"since: {since.isoformat()} is in the future; no form counts before"}
-    assert len(warnings) == 1 or run.mode == "reschedule"  # each of its polls has a process of its own
+    assert (
+        len(warnings) == 1 or run.mode == "reschedule"
+    )  # each of its polls has a process of its own
 
 
 @pytest.mark.parametrize(
@@ -97,12 +108,18 @@ def test_a_since_in_the_future_is_warned_of_once(service, run, logged):
             "1 of 2 forms: Gas Record is missing; there is Gas; 2 other forms since then: "
             r"'Gas\xa0Record', gas record",
         ),
-        ({"form_names": MANY}, [], "0 of 300 forms: 000, 001, 002, 003, 004 and 295 more are missing"),
+        (
+            {"form_names": MANY},
+            [],
+            "0 of 300 forms: 000, 001, 002, 003, 004 and 295 more are missing",
+        ),
         ({"form_names": "Gas"}, ["Photo"], "0 of 1 form: Gas is missing"),  # of the entire account
     ],
 )
 @pytest.mark.parametrize("mode", ["poke"])
-def test_a_poll_says_what_is_missing_and_what_there_is(service, run, logged, arguments, there, text):
+def test_a_poll_says_what_is_missing_and_what_there_is(
+    service, run, logged, arguments, there, text
+):
     """Names are shown as they are where one would not see the difference."""
     service.add_form(job_id=12, form_name="Elsewhere")
     for name in there:
@@ -130,7 +147,9 @@ def test_a_poll_pauses_as_long_as_the_service_asks(service):
     assert len(service.requests) == 1
 
 
-@pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+@pytest.mark.parametrize(
+    ("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)]
+)
 def test_a_deferral_that_airflow_ends_has_had_no_triggerer(soft_fail, end):
     sensor = FsmFormSensor(task_id="wait", job_id=11, soft_fail=soft_fail)
     wait = f"waited for a form, of job 11, {SINCE}; 0 of 1 form; no triggerer has"

@@ -100,7 +100,9 @@ def test_one_record(service, run, soon):
     responds(service, {**RECORD, "status": "Open"})
     soon(responds, service, RECORD, polls=2)
 
-    assert run(path="/jobs/4711", single=True, fields=["id", "status"]) == [{"id": 4711, "status": "Done"}]
+    assert run(path="/jobs/4711", single=True, fields=["id", "status"]) == [
+        {"id": 4711, "status": "Done"}
+    ]
     assert {request.path for request in service.requests} == {"/jobs/4711"}
 
 
@@ -122,10 +124,18 @@ def test_templates(service):
         minimum_records="{{ number }}",
         fields="{{ names | tojson }}",
     )
-    waiting.render_template_fields({"of": "forms", "job": 7, "number": 1, "names": ["id", "formName"]})
+    waiting.render_template_fields(
+        {"of": "forms", "job": 7, "number": 1, "names": ["id", "formName"]}
+    )
 
     assert waiting.execute({}) == [{"id": form["id"], "formName": form["formName"]}]
-    assert waiting.template_fields == ("fsm_conn_id", "path", "query_params", "minimum_records", "fields")
+    assert waiting.template_fields == (
+        "fsm_conn_id",
+        "path",
+        "query_params",
+        "minimum_records",
+        "fields",
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +163,12 @@ def test_a_rendered_value_is_checked_at_the_first_poll(service, argument, found)
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("query_params", {"jobID": None}), ("path", None), ("fields", None), ("minimum_records", None)],
+    [
+        ("query_params", {"jobID": None}),
+        ("path", None),
+        ("fields", None),
+        ("minimum_records", None),
+    ],
 )
 def test_an_output_that_is_none_does_not_make_more_records_count(service, argument, value):
     service.add_form(status="Done")
@@ -226,10 +241,13 @@ def test_a_record_on_two_pages_counts_once_and_as_it_was_last(service, again):
 
 
 @pytest.mark.parametrize(
-    "record", [{"dynamicFieldID": 1}, {"id": None}, {"id": ""}, {"id": True}, {"id": [1]}, {"id": {"x": 1}}]
+    "record",
+    [{"dynamicFieldID": 1}, {"id": None}, {"id": ""}, {"id": True}, {"id": [1]}, {"id": {"x": 1}}],
 )
 @pytest.mark.parametrize("single", [False, True])
-def test_a_record_that_nothing_identifies_fails_the_task_also_if_it_does_not_count(service, record, single):
+def test_a_record_that_nothing_identifies_fails_the_task_also_if_it_does_not_count(
+    service, record, single
+):
     responds(service, record if single else listing({"id": 1}, record), "/jobs")
 
     with pytest.raises(
@@ -237,7 +255,9 @@ def test_a_record_that_nothing_identifies_fails_the_task_also_if_it_does_not_cou
     ) as it:
         poke(path="/jobs", single=single)
     has = f"it has {next(iter(record))}"
-    assert str(it.value).endswith(f"{has}. If this is a listing, leave out single=True" if single else has)
+    assert str(it.value).endswith(
+        f"{has}. If this is a listing, leave out single=True" if single else has
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +279,9 @@ def test_a_permanent_error_fails_the_task_without_a_retry(service, run, status):
         run(silent_fail=True)
 
 
-@pytest.mark.parametrize(("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)])
+@pytest.mark.parametrize(
+    ("soft_fail", "end"), [(False, AirflowSensorTimeout), (True, AirflowSkipException)]
+)
 def test_a_timeout_says_for_what(service, run, logged, soft_fail, end):
     service.add_form(status="Open")
 

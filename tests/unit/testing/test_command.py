@@ -42,9 +42,16 @@ def fake(*arguments, exports=1):
 
 
 def test_it_serves_and_says_what_happens_until_it_is_interrupted():
-    options = ("--form-name=Sign-off", "--cursor-param=after", "--idempotency-header=X-Key", "--token=it's")
+    options = (
+        "--form-name=Sign-off",
+        "--cursor-param=after",
+        "--idempotency-header=X-Key",
+        "--token=it's",
+    )
     with fake("--form-after=0", *options) as call:
-        statuses = [call("POST", "/properties/1/jobs", **{"X-Key": "a"}).status_code for _ in range(2)]
+        statuses = [
+            call("POST", "/properties/1/jobs", **{"X-Key": "a"}).status_code for _ in range(2)
+        ]
         lines = [call.output.readline().split(maxsplit=1)[1] for _ in range(5)]
 
     assert statuses == [201, 201]
@@ -64,7 +71,11 @@ def test_a_restarted_fake_repeats_no_identifier():
         with fake("--form=7:Warning Notice") as call:
             [form] = call("GET", "/forms").json()["data"]
             job = call("POST", "/properties/7/jobs").json()
-            found |= {("form", form["id"]), ("job", form["jobDetails"]["jobID"]), ("job", job["id"])}
+            found |= {
+                ("form", form["id"]),
+                ("job", form["jobDetails"]["jobID"]),
+                ("job", job["id"]),
+            }
 
     assert len(found) == 6
 
@@ -98,14 +109,29 @@ def test_what_is_to_fail_fails_as_it_is_said_and_as_often():
         delayed = call("GET", "/assetDynamicFieldValues").elapsed.total_seconds()
 
     assert [response.status_code for response in jobs] == [201, 201, 201]
-    assert jobs[0].json()["id"] % 10_000 == 1002, "the first was stored before its connection was reset"
-    assert (limited.status_code, limited.headers["Retry-After"], listed.status_code) == (429, "30", 200)
+    assert jobs[0].json()["id"] % 10_000 == 1002, (
+        "the first was stored before its connection was reset"
+    )
+    assert (limited.status_code, limited.headers["Retry-After"], listed.status_code) == (
+        429,
+        "30",
+        200,
+    )
     assert pdfs == [503] * 3
     assert delayed >= 0.4
 
 
 FAULTS = [
-    *("", "502", "POST /x", "POST x 502", "POST /x 502 1 1", "GRAB /x 502", "POST /x 429:", "POST /x 199"),
+    *(
+        "",
+        "502",
+        "POST /x",
+        "POST x 502",
+        "POST /x 502 1 1",
+        "GRAB /x 502",
+        "POST /x 429:",
+        "POST /x 199",
+    ),
     *("POST /x 600", "POST /x teapot", "POST /x 429:soon", "POST /x 502:-1", "POST /x delay:nan"),
     *("POST /x reset", "POST /x 502 0", "POST /x 502 never"),
 ]
@@ -128,7 +154,10 @@ TARGETS = [
         *[([f"--form-after={value}"], "argument --form-after") for value in ("-1", "nan", "inf")],
         (["--property=seven"], "argument --property"),
         *[([f"--form={value}"], "argument --form") for value in ("7:", "seven:Record")],
-        *[([f"--idempotency-header={value}"], "argument --idempotency-header") for value in ("", "a b")],
+        *[
+            ([f"--idempotency-header={value}"], "argument --idempotency-header")
+            for value in ("", "a b")
+        ],
         *[([f"--deliver={url}"], "argument --deliver") for url in TARGETS],
         *[
             ([f"--signing-secret={value}"], "argument --signing-secret")
@@ -137,7 +166,10 @@ TARGETS = [
         (["--dialect=xml"], "argument --dialect"),
         *[([f"--fail={value}"], "argument --fail") for value in FAULTS],
         (["--form-name", "A"], "--form-name needs --form-after"),
-        (["--property=7", "--form=8:A"], "argument --form: 8:A: --property does not name this property"),
+        (
+            ["--property=7", "--form=8:A"],
+            "argument --form: 8:A: --property does not name this property",
+        ),
     ],
 )
 def test_a_bad_value_is_refused_with_the_name_of_its_option(capsys, arguments, message):

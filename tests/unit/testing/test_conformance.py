@@ -105,7 +105,9 @@ def send(case: Any, service: FakeFieldService, checks: list[Any]) -> None:
 
 
 @API.parametrize()
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_the_fake_conforms_whatever_it_is_asked(case: Any, fuzzed: FakeFieldService) -> None:
     send(case, fuzzed, CHECKS)
 
@@ -122,7 +124,9 @@ def test_the_fake_conforms_whatever_it_is_asked(case: Any, fuzzed: FakeFieldServ
     ids=["nan", "infinity", "surrogate", "surrogate key", "deep"],
 )
 def test_a_body_that_cannot_be_sent_back_is_a_bad_request_and_creates_nothing(call, body):
-    response = call("POST", "/properties/7/jobs", data=body, headers={"Content-Type": "application/json"})
+    response = call(
+        "POST", "/properties/7/jobs", data=body, headers={"Content-Type": "application/json"}
+    )
 
     assert response.status_code == 400
     assert call.service.jobs == []
@@ -158,7 +162,9 @@ def test_every_page_is_in_the_dialect(serve, dialect, assets, forms):
         document["components"]["schemas"][page_schema]["properties"]["pagination"] = {
             "$ref": f"#/components/schemas/{pagination}"
         }
-        validator = Draft202012Validator({**document, "$ref": f"#/components/schemas/{page_schema}"})
+        validator = Draft202012Validator(
+            {**document, "$ref": f"#/components/schemas/{page_schema}"}
+        )
         pages = list(call.pages(path))
         assert len(pages) == 3
         for page in pages:
@@ -202,7 +208,9 @@ def test_the_clients_endpoint_is_the_documents(endpoint, response, query):
     [success] = [status for status in shown["responses"] if status.startswith("2")]
 
     assert parameters(endpoint.path, endpoint.method, "query") == query
-    assert ("X-API-VERSION" in parameters(endpoint.path, endpoint.method, "header")) is endpoint.versioned
+    assert (
+        "X-API-VERSION" in parameters(endpoint.path, endpoint.method, "header")
+    ) is endpoint.versioned
     content = shown["responses"][success]["content"]["application/json"]["schema"]
     assert content == {"$ref": f"#/components/schemas/{response}"}
     record = SCHEMAS[response]["properties"].get("data", {}).get("items", content)
@@ -211,7 +219,10 @@ def test_the_clients_endpoint_is_the_documents(endpoint, response, query):
 
 def test_a_registration_is_sent_in_the_documents_parameters():
     webhook = payloads.WebhookCreate(
-        description="d", object="jobs", event_types=["jobs.created"], target_url="https://example.test"
+        description="d",
+        object="jobs",
+        event_types=["jobs.created"],
+        target_url="https://example.test",
     )
 
     assert webhook.query().keys() == parameters("/settings/webhooks", "POST", "query")

@@ -137,7 +137,11 @@ def test_reordered(serve, target):
 @pytest.mark.parametrize("url", ["http://127.0.0.1.example.test/hook", "https://example.test/hook"])
 def test_nothing_leaves_this_machine_and_no_other_event_is_delivered(serve, target, url):
     call = serve()
-    for to, event_type in ((url, "jobs.created"), (target.url, "jobs.closed"), (target.url, "jobs.created")):
+    for to, event_type in (
+        (url, "jobs.created"),
+        (target.url, "jobs.closed"),
+        (target.url, "jobs.created"),
+    ):
         service = add_webhook(call, to, event_type)
 
     service.add_job(7)

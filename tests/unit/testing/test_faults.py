@@ -23,7 +23,9 @@ from tests.unit.testing.wire import JOBS, see, statuses
     ],
 )
 def test_a_status_is_sent_instead_of_handling(service, body, content_type, sent, sent_as):
-    service.fail(*JOBS, faults.Status(503, body, content_type=content_type, headers={"X-Request-ID": "r1"}))
+    service.fail(
+        *JOBS, faults.Status(503, body, content_type=content_type, headers={"X-Request-ID": "r1"})
+    )
 
     seen = see(service)
 
@@ -41,7 +43,10 @@ def test_a_status_is_sent_instead_of_handling(service, body, content_type, sent,
     [
         (30, "30"),
         (0.5, "0.5"),
-        (datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=2))), "Fri, 02 Jan 2026 01:00:00 GMT"),
+        (
+            datetime(2026, 1, 2, 3, tzinfo=timezone(timedelta(hours=2))),
+            "Fri, 02 Jan 2026 01:00:00 GMT",
+        ),
         ("soon", "soon"),
     ],
 )

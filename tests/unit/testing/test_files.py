@@ -25,7 +25,11 @@ def test_the_service_lists_the_urls_of_the_other_host_while_it_runs(call, form):
         response = requests.get(url, timeout=5)
 
     assert url.startswith("http://localhost:")
-    assert response.content == call("GET", f"/forms/{form['id']}/pdf").content == call.service.pdf(form["id"])
+    assert (
+        response.content
+        == call("GET", f"/forms/{form['id']}/pdf").content
+        == call.service.pdf(form["id"])
+    )
     assert listed_url(call) == form["formPDFURL"]
 
 

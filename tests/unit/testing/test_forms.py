@@ -36,7 +36,9 @@ def test_a_filter_narrows_the_listing(call, params, seeded):
     [("createdOnDateTime[gte]", "created"), ("lastUpdatedOnDateTime[gte]", "updated")],
 )
 def test_a_lower_bound_includes_the_bound_itself(call, parameter, argument):
-    call.service.add_form(**{"created": NOON - timedelta(days=1), argument: NOON - timedelta(milliseconds=1)})
+    call.service.add_form(
+        **{"created": NOON - timedelta(days=1), argument: NOON - timedelta(milliseconds=1)}
+    )
     wanted = call.service.add_form(**{"created": NOON - timedelta(days=1), argument: NOON})
 
     assert listed(call, **{parameter: "2026-03-01T12:00:00.000Z"}) == [wanted["id"]]
@@ -68,7 +70,9 @@ def test_seeded_forms_are_distinct_and_in_order_of_time(call):
     call.service.seed_forms(4, property_ids=(1, 2), form_names=("A", "B", "C"), first_created=NOON)
 
     forms = call.service.forms
-    assert len({form["id"] for form in forms}) == len({f["jobDetails"]["jobID"] for f in forms}) == 4
+    assert (
+        len({form["id"] for form in forms}) == len({f["jobDetails"]["jobID"] for f in forms}) == 4
+    )
     assert [form["propertyID"] for form in forms] == ["1", "2", "1", "2"]
     assert [form["formName"] for form in forms] == ["A", "B", "C", "A"]
     assert [f["createdOnDateTime"][17:19] for f in forms] == ["00", "01", "02", "03"]

@@ -1,4 +1,6 @@
-"""What the fake makes of a job; that it has each field of the specification is in test_conformance.py."""
+"""What the fake makes of a job; that it has each field of the specification is in
+test_conformance.py.
+"""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ def test_pagination_fields_may_have_any_value_or_be_absent(listing, path, fields
 
     assert page["data"] == right["data"]
     sent = {**right["pagination"], **fields}
-    assert page["pagination"] == {name: value for name, value in sent.items() if value is not faults.ABSENT}
+    assert page["pagination"] == {
+        name: value for name, value in sent.items() if value is not faults.ABSENT
+    }
 
 
 def test_fields_of_one_record_may_be_wrong_absent_or_unknown(listing):
@@ -72,7 +74,9 @@ def test_a_cursor_may_repeat_at_once(listing, path):
 
     assert len(set(cursors(pages))) == 1
     assert [page["data"] for page in pages] == [right[:2], right[2:4], right[2:4], right[2:4]]
-    assert [page["pagination"]["hasMore"] for page in pages] == ["true" if path == "/forms" else True] * 4
+    assert [page["pagination"]["hasMore"] for page in pages] == [
+        "true" if path == "/forms" else True
+    ] * 4
 
 
 def test_cursors_may_repeat_in_a_cycle(listing):
@@ -83,7 +87,14 @@ def test_cursors_may_repeat_in_a_cycle(listing):
     one, two, *_ = cursors(pages)
     assert one != two
     assert cursors(pages) == [one, two] * 3
-    assert ids(pages) == [[5001, 5002], [5003, 5004], [5005, 5006], [5003, 5004], [5005, 5006], [5003, 5004]]
+    assert ids(pages) == [
+        [5001, 5002],
+        [5003, 5004],
+        [5005, 5006],
+        [5003, 5004],
+        [5005, 5006],
+        [5003, 5004],
+    ]
 
 
 @pytest.mark.parametrize("path", LISTINGS)

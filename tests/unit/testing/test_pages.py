@@ -49,7 +49,9 @@ def test_nothing_of_a_record_is_html(call):
     assert visit(other["links"]["self"]).status_code == 404
 
 
-@pytest.mark.parametrize("headers", [{"Accept": "application/json"}, {"Accept": "*/*"}, {"Accept": None}])
+@pytest.mark.parametrize(
+    "headers", [{"Accept": "application/json"}, {"Accept": "*/*"}, {"Accept": None}]
+)
 def test_what_is_no_browser_needs_the_token_and_gets_the_job(call, headers):
     job = call.service.add_job(7)
     job = call.service.update_job(job["id"], status="Completed")

@@ -1,4 +1,6 @@
-"""The pytest plugin, as far as it goes without Airflow; more is in tests/system/test_testing_kit.py."""
+"""The pytest plugin, as far as it goes without Airflow; more is in
+tests/system/test_testing_kit.py.
+"""
 
 import json
 import os
@@ -21,7 +23,9 @@ def run_pytest(tmp_path):
         plugin = ("-p", "fsm_provider.testing.pytest_plugin")
         command = [sys.executable, "-m", "pytest", "-q", *plugin, *arguments]
         alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the others take seconds
-        result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=alone, check=False)
+        result = subprocess.run(
+            command, capture_output=True, text=True, cwd=tmp_path, env=alone, check=False
+        )
         return result.returncode, result.stdout + result.stderr
 
     return run
@@ -46,9 +50,13 @@ def test_beside_pytest_it_loads_no_module_but_its_own_and_the_standard_library_s
         "print(*sorted(set(sys.modules) - before))\n"
     )
 
-    added = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout
+    added = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
+    ).stdout
 
-    others = [name for name in added.split() if name.partition(".")[0] not in sys.stdlib_module_names]
+    others = [
+        name for name in added.split() if name.partition(".")[0] not in sys.stdlib_module_names
+    ]
     assert others == ["fsm_provider", "fsm_provider.testing", "fsm_provider.testing.pytest_plugin"]
     assert len(added.split()) <= 8
 

@@ -53,7 +53,9 @@ def test_a_request_is_recorded_as_it_was_sent(call):
     ("sent", "recorded"),
     [("Bearer fake-token", "Bearer ***"), ("Bearer other", "***"), ("Basic abc", "***")],
 )
-def test_a_recorded_request_says_whether_the_token_was_right_but_not_what_it_was(call, sent, recorded):
+def test_a_recorded_request_says_whether_the_token_was_right_but_not_what_it_was(
+    call, sent, recorded
+):
     call("GET", "/forms", headers={"Authorization": sent})
 
     assert call.service.requests[0].headers["authorization"] == recorded
@@ -64,7 +66,9 @@ def test_requests_can_be_selected_and_forgotten(call):
     call("POST", "/properties/7/jobs", json={})
     call("GET", "/forms")
 
-    assert [r.path for r in call.service.requests_to("POST", "/properties/*/jobs")] == ["/properties/7/jobs"]
+    assert [r.path for r in call.service.requests_to("POST", "/properties/*/jobs")] == [
+        "/properties/7/jobs"
+    ]
     assert call.service.requests_to("GET", "/properties/*/jobs") == []
     call.service.clear_requests()
     assert call.service.requests == []

@@ -67,7 +67,11 @@ def test_concurrent_calls_are_counted_one_by_one(service):
 
 @pytest.mark.parametrize(
     ("calls", "named"),
-    [({"call": 0}, "from 1"), ({"call": 1, "every": True}, "one of"), ({"call": 1, "calls": (2,)}, "one of")],
+    [
+        ({"call": 0}, "from 1"),
+        ({"call": 1, "every": True}, "one of"),
+        ({"call": 1, "calls": (2,)}, "one of"),
+    ],
 )
 def test_calls_that_make_no_sense_are_refused(service, calls, named):
     with pytest.raises(ValueError, match=named):

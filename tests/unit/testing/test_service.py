@@ -39,7 +39,9 @@ def test_the_url_is_not_known_before_the_start_unless_the_port_is_given():
     assert FakeFieldService(port=8400, base_path="/api").base_url == "http://127.0.0.1:8400/api"
 
 
-@pytest.mark.parametrize("parameters", [{"page_size": 0}, {"dialect": "xml"}, {"event_types_style": "first"}])
+@pytest.mark.parametrize(
+    "parameters", [{"page_size": 0}, {"dialect": "xml"}, {"event_types_style": "first"}]
+)
 def test_a_parameter_that_makes_no_sense_is_refused_by_name(parameters):
     [name] = parameters
     with pytest.raises(ValueError, match=name):
@@ -55,19 +57,28 @@ def test_the_engineer_completes_each_form_and_then_the_job_after_a_while(serve, 
 
     forms = call.service.forms
     events = [one for one in caplog.records if one.msg.startswith(("job", "form"))]
-    assert [one.getMessage().split(":")[1] for one in events] == [" In Progress", " A", " B", " Completed"]
+    assert [one.getMessage().split(":")[1] for one in events] == [
+        " In Progress",
+        " A",
+        " B",
+        " Completed",
+    ]
     assert events[0].created - datetime.fromisoformat(job["createdOnDateTime"]).timestamp() >= 0.09
     [completed] = call.service.jobs
     assert completed["completed"]["completedOnDateTime"] >= forms[1]["createdOnDateTime"]
     assert (job["status"], job["completed"]["completedOnDateTime"]) == ("Open", None)
-    began, first, second = (datetime.fromisoformat(record["createdOnDateTime"]) for record in (job, *forms))
+    began, first, second = (
+        datetime.fromisoformat(record["createdOnDateTime"]) for record in (job, *forms)
+    )
     assert first - began >= timedelta(seconds=0.19)
     assert second - began >= timedelta(seconds=0.39)
     assert {form["jobDetails"]["jobID"] for form in forms} == {job["id"]}
 
 
 def test_stop_cancels_forms_and_deliveries_that_are_not_due_yet(serve):
-    call = serve(engineer=Engineer(after=1), deliveries=Deliveries(reorder=1, seed=2))  # some 0.96 s
+    call = serve(
+        engineer=Engineer(after=1), deliveries=Deliveries(reorder=1, seed=2)
+    )  # some 0.96 s
     call.service.add_webhook("http://127.0.0.1:9/", SIGNING_SECRET)
     call("POST", "/properties/7/jobs", json={})
 

@@ -43,7 +43,8 @@ def spool_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def processes(spool_folder):
-    """Make processes by forking one that has done what takes them their first second: they start at once.
+    """Make processes by forking one that has done what takes them their first second: they start at
+    once.
 
     There is one such process for all tests, and SQLite reads its folder there once.
     """

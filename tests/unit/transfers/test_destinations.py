@@ -10,7 +10,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStor
 
 from fsm_provider.api import FsmInputError
 from fsm_provider.transfers.assets import FsmAssetDynamicFieldsToObjectStorageOperator
-from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator, FsmFormsToObjectStorageOperator
+from fsm_provider.transfers.forms import (
+    FsmFormPdfsToObjectStorageOperator,
+    FsmFormsToObjectStorageOperator,
+)
 from tests.s3 import BUCKET
 from tests.unit.state_store import context_for
 
@@ -52,13 +55,17 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_argument(service, connec
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "folder"
 
-    with pytest.raises(Exception, match=f"destination: .*{folder}.* cannot be made: .*Not a directory"):
+    with pytest.raises(
+        Exception, match=f"destination: .*{folder}.* cannot be made: .*Not a directory"
+    ):
         TASKS[name](task_id="t", destination=f"{folder}/{name}").execute(context_for(None))
 
 
 WAYS = {
     "in the URL": lambda folder: {"destination": f"s3://store@{folder}"},
-    "in a path": lambda folder: {"destination": ObjectStoragePath(f"s3://{folder}", conn_id="store")},
+    "in a path": lambda folder: {
+        "destination": ObjectStoragePath(f"s3://{folder}", conn_id="store")
+    },
 }
 
 

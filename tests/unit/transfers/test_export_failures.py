@@ -113,7 +113,9 @@ def test_a_storage_whose_package_is_missing_is_named_before_anything_is_listed(
     if missing:
         monkeypatch.setitem(__import__("sys").modules, missing, None)
 
-    with pytest.raises(AirflowFailException, match=rf"destination: {scheme}://.* needs {install} \("):
+    with pytest.raises(
+        AirflowFailException, match=rf"destination: {scheme}://.* needs {install} \("
+    ):
         task(f"{scheme}://{uuid4()}@bucket/folder")
 
     assert service.requests == []
@@ -123,5 +125,7 @@ def test_an_identifier_of_more_than_64_bits_is_named(service, connect, storage):
     connect(service)
     service.add_form(id=2**63)
 
-    with pytest.raises(FsmResponseError, match="nothing is exported: an identifier has more than 64 bits"):
+    with pytest.raises(
+        FsmResponseError, match="nothing is exported: an identifier has more than 64 bits"
+    ):
         export(storage)

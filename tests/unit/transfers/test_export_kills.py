@@ -1,6 +1,7 @@
 """An export that is killed at any time and run again: every row once, and nothing half-written.
 
-``FSM_KILLS_SEED`` repeats the random kills of a test that has failed; ``FSM_KILLS=few`` is for a hurry.
+``FSM_KILLS_SEED`` repeats the random kills of a test that has failed; ``FSM_KILLS=few`` is for a
+hurry.
 """
 
 import random

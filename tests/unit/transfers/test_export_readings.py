@@ -34,7 +34,9 @@ def delete(service):
 
 
 def readings(service):
-    return [dict(request.query).get("cursor") for request in service.requests_to("GET", "/forms")].count(None)
+    return [
+        dict(request.query).get("cursor") for request in service.requests_to("GET", "/forms")
+    ].count(None)
 
 
 def shift(service, change, calls):
@@ -76,7 +78,9 @@ def test_readings_that_go_on_differing_fail_and_leave_the_export_before(service,
 
 @pytest.mark.parametrize("total", [5, 1000])
 def test_a_total_that_counts_something_else_is_logged_once(service, storage, caplog, total):
-    rewrite = faults.Rewrite(lambda body: {**body, "meta": {**body["meta"], "totalRecords": str(total)}})
+    rewrite = faults.Rewrite(
+        lambda body: {**body, "meta": {**body["meta"], "totalRecords": str(total)}}
+    )
     service.fail("GET", "/forms", rewrite, every=True)
 
     result = export(storage)

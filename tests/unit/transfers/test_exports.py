@@ -44,7 +44,9 @@ FORMATS = ["jsonl", "csv", "parquet"]
 
 def export(folder, *, format="jsonl", **kwargs):
     path = f"{folder}/forms.{format}"
-    return FsmFormsToObjectStorageOperator(task_id="t", destination=path, **kwargs).execute(context_for(None))
+    return FsmFormsToObjectStorageOperator(task_id="t", destination=path, **kwargs).execute(
+        context_for(None)
+    )
 
 
 def export_assets(folder, *, format="jsonl", **kwargs):
@@ -83,7 +85,9 @@ def test_each_form_is_a_row_of_typed_columns(service, connect, storage, format):
     assert len(rows) == 25
     assert list(rows[3]) == COLUMNS
     created = datetime(2026, 1, 30, 22, 0, 3, tzinfo=UTC)
-    assert rows[3]["createdOnDateTime"] == {"parquet": created}.get(format, "2026-01-30T22:00:03.000000Z")
+    assert rows[3]["createdOnDateTime"] == {"parquet": created}.get(
+        format, "2026-01-30T22:00:03.000000Z"
+    )
     number = str if format == "csv" else int
     assert rows[3]["id"] == number(form["id"])
     assert rows[3]["jobDetails_jobID"] == number(form["jobDetails"]["jobID"])
@@ -108,7 +112,11 @@ def test_a_parquet_file_has_the_same_types_whatever_it_holds(service, connect, t
 
     assert schemas == schemas[:1] * 3
     types = {str(field.type): field.name for field in reversed(schemas[0])}
-    assert types == {"int64": "id", "timestamp[us, tz=UTC]": "createdOnDateTime", "string": "createdByType"}
+    assert types == {
+        "int64": "id",
+        "timestamp[us, tz=UTC]": "createdOnDateTime",
+        "string": "createdByType",
+    }
     compressed = {file.metadata.row_group(0).column(0).compression}
     assert compressed == {"ZSTD"}
 
@@ -139,7 +147,11 @@ def test_a_form_of_an_unexpected_shape_is_a_row_too(service, connect, tmp_path, 
         "signature": {"by": "tenant"},
     }
     assert json.loads(second["_extra"])["jobDetails_jobID"] == 2**64
-    assert [first["createdOnDateTime"], second["createdOnDateTime"], second["jobDetails_jobID"]] == [None] * 3
+    assert [
+        first["createdOnDateTime"],
+        second["createdOnDateTime"],
+        second["jobDetails_jobID"],
+    ] == [None] * 3
 
 
 @pytest.mark.parametrize("quote_formulas", [False, "true"])
@@ -241,7 +253,9 @@ def test_the_upper_bound_is_checked_here(service, connect, tmp_path):
     assert ids(tmp_path) == {"forms.jsonl": [unreadable["id"], *wanted]}
     first, *others = [dict(request.query) for request in service.requests]
     assert first == {"createdOnDateTime[gte]": "2026-01-31T00:00:00.000Z"}
-    assert all("cursor" in query for query in others), "what the bound leaves out is counted: one reading"
+    assert all("cursor" in query for query in others), (
+        "what the bound leaves out is counted: one reading"
+    )
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -261,9 +275,17 @@ def test_an_empty_listing_is_an_empty_file_with_its_columns(service, connect, tm
 def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tmp_path):
     uses = [
         {"scope": "standard", "fieldKey": "make", "fieldDescription": "Make"},
-        {"scope": "assetType", "fieldKey": "k", "fieldDescription": "d", "assetTypeID": 3, "new": 1},
+        {
+            "scope": "assetType",
+            "fieldKey": "k",
+            "fieldDescription": "d",
+            "assetTypeID": 3,
+            "new": 1,
+        },
     ]
-    service.add_asset_dynamic_field("Make", values=("Baxi", "Vaillant"), used_by=uses, dynamicFieldID=9)
+    service.add_asset_dynamic_field(
+        "Make", values=("Baxi", "Vaillant"), used_by=uses, dynamicFieldID=9
+    )
     service.add_asset_dynamic_field("Empty", values=(), used_by=(), dynamicFieldID=8)
     service.add_asset_dynamic_field("Odd", used_by=uses[:1], dynamicFieldID=7)
     service._state.asset_dynamic_fields.records[-1]["values"] = "all"
@@ -278,7 +300,10 @@ def test_each_value_of_an_asset_field_has_a_row_in_each_use(service, connect, tm
         assert result["rows"] == 8
         rows = exported(tmp_path)[f"asset_fields.{format}"]
         found = [
-            tuple(row[column] for column in ("dynamicFieldName", "values_name", "usedBy_scope", "_extra"))
+            tuple(
+                row[column]
+                for column in ("dynamicFieldName", "values_name", "usedBy_scope", "_extra")
+            )
             for row in rows
         ]
         assert sorted(found[6:]) == [("Fuel", "Gas", None, None), ("Fuel", "Oil", None, None)]
@@ -305,14 +330,22 @@ def test_templates_are_read_when_the_task_runs(service, connect, tmp_path):
     )
 
     operator.render_template_fields(
-        {"ds": "2026-01-30", "format": "csv", "property": 8, "start": "2026-01-30", "end": "2026-01-31"}
+        {
+            "ds": "2026-01-30",
+            "format": "csv",
+            "property": 8,
+            "start": "2026-01-30",
+            "end": "2026-01-31",
+        }
     )
     operator.execute(context_for(None))
 
     assert ids(tmp_path) == {"day=2026-01-30/property=8.csv": [service.forms[1]["id"]]}
 
 
-def test_parquet_without_pyarrow_fails_before_anything_is_listed(service, connect, tmp_path, monkeypatch):
+def test_parquet_without_pyarrow_fails_before_anything_is_listed(
+    service, connect, tmp_path, monkeypatch
+):
     connect(service)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 

@@ -8,7 +8,11 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, ObjectStoragePath
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    ObjectStoragePath,
+)
 from botocore.exceptions import EndpointConnectionError
 from s3fs import S3FileSystem
 
@@ -101,7 +105,9 @@ def test_an_odd_value_in_a_record_stops_no_pdf(service, on_disk, field):
 
     assert error is None
     assert result["stored"] == len(service.forms)
-    assert sorted(on_disk.files.values()) == sorted(service.pdf(form["id"]) for form in service.forms)
+    assert sorted(on_disk.files.values()) == sorted(
+        service.pdf(form["id"]) for form in service.forms
+    )
 
 
 def test_a_listing_is_read_no_further_than_it_takes(service, on_disk):
@@ -148,7 +154,9 @@ def test_a_form_that_is_not_listed_fails_and_does_not_stop_the_others(service, o
     assert stored_ones(result) == [False, True]
 
 
-def test_what_a_storages_library_raises_does_not_stop_the_others(service, stored, references, monkeypatch):
+def test_what_a_storages_library_raises_does_not_stop_the_others(
+    service, stored, references, monkeypatch
+):
     rename, call_s3 = os.rename, S3FileSystem._call_s3
 
     def refuse(path):
@@ -187,7 +195,9 @@ def test_a_form_without_a_readable_time_cannot_be_versioned(service, on_disk):
 
 
 @pytest.mark.parametrize(("status", "retried"), [(503, True), (401, False)])
-def test_a_listing_that_fails_fails_the_forms_that_are_looked_up(service, connect, on_disk, status, retried):
+def test_a_listing_that_fails_fails_the_forms_that_are_looked_up(
+    service, connect, on_disk, status, retried
+):
     connect(service, max_retries=0)
     service.seed_forms(2)
     service.fail("GET", "/forms", faults.Status(status), every=True)
@@ -208,7 +218,9 @@ def test_a_listing_that_fails_fails_the_forms_that_are_looked_up(service, connec
         (faults.Trickle(30, chunks=300), "did not arrive within 1 s", True),
     ],
 )
-def test_a_bad_one_does_not_stop_the_others(service, connect, on_disk, references, fault, said, retried):
+def test_a_bad_one_does_not_stop_the_others(
+    service, connect, on_disk, references, fault, said, retried
+):
     connect(service, max_retries=0)
     service.seed_forms(3)
     service.fail("GET", "/forms/5002/pdf", fault, every=True)
@@ -344,7 +356,9 @@ def test_values_lead_to_no_other_folder(service, on_disk):
 
     on_disk.bring([5001])
 
-    assert list(on_disk.files) == ["property=..%2F../job=1/form=5001/v=2026-03-01T120000.000000Z.pdf"]
+    assert list(on_disk.files) == [
+        "property=..%2F../job=1/form=5001/v=2026-03-01T120000.000000Z.pdf"
+    ]
 
 
 def test_the_hook_stores_one_file(service, stored):

@@ -12,7 +12,9 @@ from tests.capabilities import RELATIVE_PATHS
 from tests.unit.transfers.conftest import Storage
 
 _opened = []
-_ = sys.addaudithook(lambda event, arguments: _opened.append(str(arguments[0])) if event == "open" else None)
+_ = sys.addaudithook(
+    lambda event, arguments: _opened.append(str(arguments[0])) if event == "open" else None
+)
 
 
 @pytest.fixture
@@ -48,7 +50,9 @@ def storage_requests(monkeypatch):
     return collecting
 
 
-def test_an_idle_run_lists_the_folder_once_and_reads_no_file(service, stored, references, storage_requests):
+def test_an_idle_run_lists_the_folder_once_and_reads_no_file(
+    service, stored, references, storage_requests
+):
     service.seed_forms(12, property_ids=(7, 8))
     first, _ = stored.bring(references())
     before = stored.files
@@ -87,7 +91,9 @@ def test_a_file_that_is_there_is_left_as_it_is(service, stored, references):
         "file://{0}/records/",
     ],
 )
-def test_a_folder_is_known_however_it_is_spelled(service, references, tmp_path, monkeypatch, spelled):
+def test_a_folder_is_known_however_it_is_spelled(
+    service, references, tmp_path, monkeypatch, spelled
+):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a").mkdir()
     folder = Storage(ObjectStoragePath(str(tmp_path / "records")))

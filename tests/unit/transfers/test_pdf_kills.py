@@ -46,7 +46,9 @@ def test_a_killed_task_that_runs_again_has_every_pdf_once(service, connect, stor
         stored.folder = root / str(number)
         run(stored.folder, kill_at=1 + int(len(forms) * (number + chance.random()) / kills))
         first, asked = stored.files, pdfs_asked_for(service)
-        complete = {name: content for name, content in first.items() if not name.startswith(".partial-")}
+        complete = {
+            name: content for name, content in first.items() if not name.startswith(".partial-")
+        }
         assert set(complete.values()) <= expected
         there.append(len(complete))
 

@@ -1,4 +1,6 @@
-"""Exports of windows side by side, read as one dataset and loaded into warehouses: DuckDB, PostgreSQL."""
+"""Exports of windows side by side, read as one dataset and loaded into warehouses: DuckDB,
+PostgreSQL.
+"""
 
 import json
 import re
@@ -64,7 +66,8 @@ def dataset(service, connect, tmp_path):
 def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, dataset):
     form, silent = (service.add_form(updated=DAY)["id"] for _ in range(2))
     untimed, timed_once = (
-        service.add_form(updated=DAY, lastUpdatedOnDateTime=time)["id"] for time in ("soon", DAY.isoformat())
+        service.add_form(updated=DAY, lastUpdatedOnDateTime=time)["id"]
+        for time in ("soon", DAY.isoformat())
     )
     dataset.export(DAY)
     days = [DAY + timedelta(days=number) for number in (1, 9)]
@@ -97,7 +100,9 @@ def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, 
 # [START howto_copy_window]
 def load_window(connection, file, window_start):
     with connection, connection.cursor() as cursor:  # one transaction
-        cursor.execute("CREATE TEMP TABLE loading ON COMMIT DROP AS SELECT * FROM form_versions LIMIT 0")
+        cursor.execute(
+            "CREATE TEMP TABLE loading ON COMMIT DROP AS SELECT * FROM form_versions LIMIT 0"
+        )
         cursor.execute("ALTER TABLE loading DROP window_start")
         cursor.copy_expert("COPY loading FROM STDIN (FORMAT csv, HEADER MATCH)", file)
         cursor.execute("DELETE FROM form_versions WHERE window_start = %s", [window_start])
@@ -133,9 +138,14 @@ def query(warehouse, statement):
 
 
 def test_the_table_of_postgresql_has_the_columns_of_the_export():
-    table = re.search(r"CREATE TABLE form_versions \((.*?)\n\);", sql_for("PostgreSQL"), re.DOTALL)[1]
+    table = re.search(r"CREATE TABLE form_versions \((.*?)\n\);", sql_for("PostgreSQL"), re.DOTALL)[
+        1
+    ]
 
-    assert [line.split()[0].strip('"') for line in table.strip().splitlines()] == ["window_start", *COLUMNS]
+    assert [line.split()[0].strip('"') for line in table.strip().splitlines()] == [
+        "window_start",
+        *COLUMNS,
+    ]
 
 
 @pytest.mark.skipif(bool(NO_POSTGRESQL), reason=NO_POSTGRESQL)
@@ -152,11 +162,20 @@ def test_windows_are_copied_into_postgresql(service, dataset, warehouse):
         load(day)
 
     found = query(warehouse, 'SELECT id, "formName", window_start FROM forms ORDER BY id')
-    assert found == [(changed, "new", date(2026, 11, 23)), (odd, ODD["formName"], date(2026, 11, 23))]
-    columns = '"lastUpdatedOnDateTime", "createdByUser", "createdByType", "jobDetails_jobID", _extra'
-    ((updated, user, kind, job, extra),) = query(warehouse, f"SELECT {columns} FROM forms WHERE id = {odd}")
+    assert found == [
+        (changed, "new", date(2026, 11, 23)),
+        (odd, ODD["formName"], date(2026, 11, 23)),
+    ]
+    columns = (
+        '"lastUpdatedOnDateTime", "createdByUser", "createdByType", "jobDetails_jobID", _extra'
+    )
+    ((updated, user, kind, job, extra),) = query(
+        warehouse, f"SELECT {columns} FROM forms WHERE id = {odd}"
+    )
     assert (updated, user, kind, job, json.loads(extra)) == (DAY, None, None, 11, EXTRA)
-    assert query(warehouse, "SELECT window_start, count(*) FROM form_versions GROUP BY 1 ORDER BY 1") == [
+    assert query(
+        warehouse, "SELECT window_start, count(*) FROM form_versions GROUP BY 1 ORDER BY 1"
+    ) == [
         (date(2026, 11, 22), 2),
         (date(2026, 11, 23), 2),
     ]

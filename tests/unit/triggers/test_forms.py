@@ -26,7 +26,9 @@ def connected(service, connect):
     connect(service, max_retries=0)
 
 
-def trigger(fsm_conn_id="fsm_default", *, known=(), in_vain=0, timeout=100_000.0, polled=0.0, **arguments):
+def trigger(
+    fsm_conn_id="fsm_default", *, known=(), in_vain=0, timeout=100_000.0, polled=0.0, **arguments
+):
     """The trigger of a sensor that polled so many seconds ago; ``known=None``: it knows nothing."""
     now = time.time()
     wait = Deferral(
@@ -48,7 +50,9 @@ def trigger(fsm_conn_id="fsm_default", *, known=(), in_vain=0, timeout=100_000.0
 
 
 class Triggerer:
-    """Runs triggers on one event loop; ``await waits.start(trigger)`` returns the wait of its event."""
+    """Runs triggers on one event loop; ``await waits.start(trigger)`` returns the wait of its
+    event.
+    """
 
     def __init__(self):
         self.tasks = []
@@ -154,7 +158,9 @@ async def test_once_the_last_wait_is_cancelled_nothing_is_asked_any_more(service
 @pytest.mark.parametrize(("polled", "known"), [(86_400.0, ()), (0.0, None)])
 @pytest.mark.parametrize(("count", "asked"), [(40, [None]), (2, ["100", "101"])])
 @hurried()
-async def test_waits_whose_polls_are_long_ago_are_one_listing_for_all(service, count, asked, polled, known):
+async def test_waits_whose_polls_are_long_ago_are_one_listing_for_all(
+    service, count, asked, polled, known
+):
     """As after a restart of the triggerer; few each have their own. No listing of changes has them."""
     old = datetime.now(UTC) - timedelta(hours=2)
     for job in range(100, 140):
@@ -165,14 +171,18 @@ async def test_waits_whose_polls_are_long_ago_are_one_listing_for_all(service, c
         started = [waits.start(trigger(job_id=job, polled=polled, known=known)) for job in jobs]
         await asyncio.gather(*started)
 
-    by_creation = [query for query in queries(service) if CREATED in query and "cursor" not in query]
+    by_creation = [
+        query for query in queries(service) if CREATED in query and "cursor" not in query
+    ]
     assert sorted({query.get("jobID") for query in by_creation}, key=str) == asked
     assert len(by_creation) == 1 or count == 2
 
 
 @hurried()
 async def test_a_service_that_leaves_out_what_was_never_updated(service):
-    """A listing by creation has shown that there are such records: changes are asked for by creation, too."""
+    """A listing by creation has shown that there are such records: changes are asked for by
+    creation, too.
+    """
 
     class LeavesOut:
         async def play(self, exchange):
@@ -185,7 +195,9 @@ async def test_a_service_that_leaves_out_what_was_never_updated(service):
 
     async with triggerer() as waits:
         waiting = waits.start(trigger(job_id=1, form_names=["Gas"], known=None))
-        await until(service, lambda: any("jobID" not in one and CREATED in one for one in queries(service)))
+        await until(
+            service, lambda: any("jobID" not in one and CREATED in one for one in queries(service))
+        )
         service.add_form(job_id=1, lastUpdatedOnDateTime=None, form_name="Gas")
 
         assert await waits.seconds_until(waiting) < 200
@@ -211,7 +223,9 @@ def test_a_wake_follows_the_poll_before_by_an_interval_and_twice_as_much_after_e
 
     async def run():
         async with triggerer() as waits:
-            return await waits.seconds_until(waits.start(trigger(job_id=1, known=None, **arguments)))
+            return await waits.seconds_until(
+                waits.start(trigger(job_id=1, known=None, **arguments))
+            )
 
     assert least <= run_hurried(run(), hurry=250.0 if least >= 400 else 100.0) <= most
 
@@ -257,7 +271,9 @@ async def test_what_fails_for_one_wait_is_its_own(service):
     service.fail("GET", "/forms", Refuses(job="1"), every=True)
 
     async with triggerer() as waits:
-        failing, healthy, waiting = (waits.start(trigger(job_id=job, known=None)) for job in (1, 2, 3))
+        failing, healthy, waiting = (
+            waits.start(trigger(job_id=job, known=None)) for job in (1, 2, 3)
+        )
         assert (await failing)["failing_since"]
         service.add_form(job_id=2)
 
@@ -290,7 +306,9 @@ async def test_workers_are_woken_by_what_is_permanent_at_once_else_after_their_t
 
 
 @hurried()
-async def test_a_service_that_hangs_delays_neither_the_loop_nor_other_connections(service, monkeypatch):
+async def test_a_service_that_hangs_delays_neither_the_loop_nor_other_connections(
+    service, monkeypatch
+):
     with FakeFieldService(token=service.settings.token) as hangs:
         hangs.fail("GET", "/forms", faults.Stall(), every=True)
         connection = hangs.connection()

@@ -1,8 +1,8 @@
 """Empty databases for a ledger.
 
-``FSM_DATABASES`` names others than SQLite, as ``make test-databases`` does: ``postgresql`` and ``psycopg2``
-are one server by two drivers, ``pgbouncer`` is one behind a PgBouncer that pools transactions, and there is
-``mariadb``.
+``FSM_DATABASES`` names others than SQLite, as ``make test-databases`` does: ``postgresql`` and
+``psycopg2`` are one server by two drivers, ``pgbouncer`` is one behind a PgBouncer that pools
+transactions, and there is ``mariadb``.
 """
 
 import json
@@ -89,7 +89,9 @@ def pgbouncer(behind: str) -> Iterator[str]:
             as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"]
         command = [*as_user, shutil.which("pgbouncer") or "/usr/sbin/pgbouncer", f"{folder}/ini"]
         probe = ["bash", "-c", f"echo > /dev/tcp/127.0.0.1/{port}"]
-        with Server(f"{USER}@127.0.0.1:{port}/postgres", command, probe, Path(folder), signal.SIGINT) as one:
+        with Server(
+            f"{USER}@127.0.0.1:{port}/postgres", command, probe, Path(folder), signal.SIGINT
+        ) as one:
             yield one.url
 
 

@@ -1,9 +1,10 @@
-"""A model checker of the rules by which a write is sent once: every order of what may happen, breadth first.
+"""A model checker of the rules by which a write is sent once: every order of what may happen,
+breadth first.
 
-Rows, their changes and guards, what an attempt does next and says at its end are those of the package. Of the
-model are the service, transactions, kills, people and time: a step is a transaction or an event, and a lease
-runs or is over. ``fence`` is what is assumed of the world: after the lease of its claim nothing is sent, nor
-carried out by the service.
+Rows, their changes and guards, what an attempt does next and says at its end are those of the
+package. Of the model are the service, transactions, kills, people and time: a step is a transaction
+or an event, and a lease runs or is over. ``fence`` is what is assumed of the world: after the lease
+of its claim nothing is sent, nor carried out by the service.
 """
 
 import logging
@@ -41,25 +42,52 @@ SCENARIOS = {  # attempts: content, key (0), ways out of uncertain
     "token, again": {"attempts": "x token, x token", "repeats": 1},
     "three tokens": {"attempts": "x token, x token, x token", "crash": False},
     "settle": {"attempts": "x, x", "persons": 1, "refuse": "400 409"},
-    "settle twice": {"attempts": "x, x, x", "persons": 2, "refuse": "400", "crash": False, "lose": False},
+    "settle twice": {
+        "attempts": "x, x, x",
+        "persons": 2,
+        "refuse": "400",
+        "crash": False,
+        "lose": False,
+    },
     "settle, create": {"attempts": "x, x create", "persons": 2, "refuse": "400"},
-    "settle, token": {"attempts": "x token, x token, x token", "persons": 1, "crash": False, "lose": False},
-    "settle twice, token": {"attempts": "x token, x token", "persons": 2, "refuse": "400", "crash": False},
+    "settle, token": {
+        "attempts": "x token, x token, x token",
+        "persons": 1,
+        "crash": False,
+        "lose": False,
+    },
+    "settle twice, token": {
+        "attempts": "x token, x token",
+        "persons": 2,
+        "refuse": "400",
+        "crash": False,
+    },
     "edited": {"attempts": "x, y", "persons": 1, "refuse": "400 409"},
     "edited, 409": {"attempts": "x, y, x", "refuse": "409", "crash": False},
     "edited, late": {"attempts": "x, x create, y", "refuse": "409", "crash": False},
     "edited, forgotten": {"attempts": "x, y", "persons": 2, "crash": False},
     "late, forgotten": {"attempts": "x, x", "persons": 2, "crash": False},
-    "sent, forgotten": {"attempts": "x token, x token, x", "persons": 1, "stop": True, "crash": False},
+    "sent, forgotten": {
+        "attempts": "x token, x token, x",
+        "persons": 1,
+        "stop": True,
+        "crash": False,
+    },
     "find": {"attempts": "x, x find", "refuse": "400"},
     "find, create": {"attempts": "x, x find create", "persons": 1, "refuse": "400"},
     "find, by hand": {"attempts": "x, x find", "refuse": "400", "by_hand": True},
-    "find, by hand, edited": {"attempts": "x, y, x find", "refuse": "400", "by_hand": True, "crash": False},
+    "find, by hand, edited": {
+        "attempts": "x, y, x find",
+        "refuse": "400",
+        "by_hand": True,
+        "crash": False,
+    },
     "two keys, find": {"attempts": "x, x1, x1 find"},
     "two keys, both find": {"attempts": "x, x1, x1 find, x find", "crash": False},
 }
 
-# at: new, plan, sort, rest, claim, claimed, flight, take, end, dead; allowance: to send what was uncertain
+# at: new, plan, sort, rest, claim, claimed, flight, take, end, dead; allowance: to send what was
+# uncertain
 Attempt = namedtuple(
     "Attempt",
     "at row may_resend is_lost is_over answer made tries allowance",
@@ -68,7 +96,8 @@ Attempt = namedtuple(
 Request = namedtuple("Request", "p number key digest token")
 Job = namedtuple("Job", "id key digest token")
 Look = namedtuple("Look", "key row command job")
-# rows: numbers of Model.table, 0 is none; allowed: further jobs, as it was uncertain; told: ids recorded
+# rows: numbers of Model.table, 0 is none; allowed: further jobs, as it was uncertain; told: ids
+# recorded
 State = namedtuple("State", "rows attempts jobs persons allowed requests looks told forgotten")
 
 
@@ -96,7 +125,9 @@ class Model:
         self.specs = [one.split() for one in self.attempts.split(", ")]
         self.key = [int(what[1:] or 0) for what, *_ in self.specs]
         given = [(what[0], what[1:] or "0") for what, *_ in self.specs]
-        self.rows = [ledger.planned(TASK, "s", "POST /", content, key, "job") for content, key in given]
+        self.rows = [
+            ledger.planned(TASK, "s", "POST /", content, key, "job") for content, key in given
+        ]
         self.table, self.read, self.known, self.name, self.taken = [None], [None], {}, "", ""
 
     # What the package makes of rows; it depends on the arguments alone.
@@ -125,7 +156,12 @@ class Model:
         one.attempts = SimpleNamespace(
             delay_after=lambda error: 0 if a.tries <= self.repeats else throw(error)
         )
-        one.row, one.may_resend, one.is_lost, one.is_over = self.seen(row), a.may_resend, a.is_lost, a.is_over
+        one.row, one.may_resend, one.is_lost, one.is_over = (
+            self.seen(row),
+            a.may_resend,
+            a.is_lost,
+            a.is_over,
+        )
         one.response, one.is_created = {"id": a.made}, bool(a.made)
         one.error = None if a.answer == "stop" else ERRORS.get(a.answer)
         return one
@@ -144,7 +180,11 @@ class Model:
         )
         client = SimpleNamespace(settings=settings, count_retry=lambda delay: None)
         hook = SimpleNamespace(client=client, fsm_conn_id="c")
-        found = (throw if len(hits) > 1 else lambda write: next(iter(hits), None)) if "find" in ways else None
+        found = (
+            (throw if len(hits) > 1 else lambda write: next(iter(hits), None))
+            if "find" in ways
+            else None
+        )
         return runner.Runner(store, TASK, hook, LOG, find=found, create_uncertain="create" in ways)
 
     def loaded(self, p, row):
@@ -154,7 +194,9 @@ class Model:
     def sorted(self, p, a, hits):
         self.taken, one = "", self.runner(p, a.row, hits)
         one._route(self.pending(p, a, a.row))
-        at = "take" if self.taken else "claim" if one._waiting else "rest" if one._resting else "end"
+        at = (
+            "take" if self.taken else "claim" if one._waiting else "rest" if one._resting else "end"
+        )
         return a._replace(at=at, made=self.taken or a.made)
 
     def claimed(self, p, a, row):
@@ -164,9 +206,16 @@ class Model:
         return after, self.table[after].owner == claim.owner
 
     def recorded(self, p, a, row, is_taken):
-        claim, one, by, seen = self.seen(a.row), self.pending(p, a, a.row), self.runner(p), self.seen(row)
+        claim, one, by, seen = (
+            self.seen(a.row),
+            self.pending(p, a, a.row),
+            self.runner(p),
+            self.seen(row),
+        )
         claim = claim if seen.owner == claim.owner else replace(claim, lease_until=0)
-        ends = {"result": lambda: throw(ERRORS[a.answer]) if a.answer in ERRORS else {"id": a.answer}}
+        ends = {
+            "result": lambda: throw(ERRORS[a.answer]) if a.answer in ERRORS else {"id": a.answer}
+        }
         by._take_end(one, claim, SimpleNamespace(**ends))
         after = by._to_record[claim.id](seen)
         if is_taken and after.state == "done" and after is not seen:
@@ -185,12 +234,16 @@ class Model:
     def steps(self, s):
         for p, a in enumerate(s.attempts):
             is_same = p and self.specs[p] == self.specs[p - 1]
-            if not (is_same and a.at == s.attempts[p - 1].at == "new"):  # their order does not matter
+            if not (
+                is_same and a.at == s.attempts[p - 1].at == "new"
+            ):  # their order does not matter
                 yield from ((f"{'ABCD'[p]} {label}", t) for label, t in self.steps_of(s, p, a))
         for i, request in enumerate(s.requests):
             yield from self.answers(s._replace(requests=put(s.requests, i)), request)
         for k, row in enumerate(s.rows):
-            matters = row and (s.persons or s.looks or self.table[row].state in ("sending", "uncertain"))
+            matters = row and (
+                s.persons or s.looks or self.table[row].state in ("sending", "uncertain")
+            )
             is_flying = self.fence and any(one.key == k for one in s.requests)
             if matters and self.table[row].lease_until and not is_flying:
                 over = self.number(replace(self.table[row], lease_until=0))
@@ -211,13 +264,18 @@ class Model:
             }
             a = Attempt(a.at, **kept if a.at == "end" else {})
         rows = s.rows if after is None else put(s.rows, self.key[p], after)
-        return s._replace(rows=rows, attempts=put(s.attempts, p, a._replace(row=0) if a.at == "rest" else a))
+        return s._replace(
+            rows=rows, attempts=put(s.attempts, p, a._replace(row=0) if a.at == "rest" else a)
+        )
 
     def sort(self, s, p, a, row):
         """Have an attempt decide by its row; a look-up is a step of its own."""
         a, seen = a._replace(row=row, at="sort"), self.seen(row)
         finds = (
-            "find" in self.specs[p] and not a.is_over and seen.state == "uncertain" and not seen.lease_left
+            "find" in self.specs[p]
+            and not a.is_over
+            and seen.state == "uncertain"
+            and not seen.lease_left
         )
         return self.to(s, p, a if finds else self.memo(self.sorted, p, a, ()), row)
 
@@ -245,17 +303,27 @@ class Model:
             uses = is_mine and a.allowance and self.seen(row).state == "uncertain"
             new = {"row": after, "tries": a.tries + 1, "allowance": a.allowance and not uses}
             t = s._replace(allowed=put(s.allowed, k, s.allowed[k] + uses))
-            t = self.to(t, p, a, after, at="claimed", **new) if is_mine else self.sort(s, p, a, after)
+            t = (
+                self.to(t, p, a, after, at="claimed", **new)
+                if is_mine
+                else self.sort(s, p, a, after)
+            )
             yield "claims" if is_mine else "cannot claim", t
         elif a.at == "claimed" and self.may_send(s, p, a):
             request = Request(p, a.tries, k, digest, self.table[a.row].token)
-            yield "sends", self.to(s._replace(requests=(*s.requests, request)), p, a, at="flight", answer="")
+            yield (
+                "sends",
+                self.to(s._replace(requests=(*s.requests, request)), p, a, at="flight", answer=""),
+            )
         elif a.at == "claimed":
             yield "is too late to send", self.to(s, p, a, at="flight", answer="429")
         elif a.at == "flight":
-            ends = {a.answer, "lost"} if self.lose and a.answer not in ("429", "stop") else {a.answer}
+            ends = (
+                {a.answer, "lost"} if self.lose and a.answer not in ("429", "stop") else {a.answer}
+            )
             yield from (
-                (f"records {end}", self.record(s, p, a._replace(answer=end))) for end in sorted(ends - {""})
+                (f"records {end}", self.record(s, p, a._replace(answer=end)))
+                for end in sorted(ends - {""})
             )
         if self.stop and a.at in ("rest", "claim", "claimed"):
             ends = {"at": "flight", "answer": "stop"} if a.at == "claimed" else {"at": "end"}
@@ -281,10 +349,15 @@ class Model:
         for answer in (*(known or [job.id]), *self.refuse.split()):
             t = s._replace(jobs=(*s.jobs, job)) if answer == job.id else s
             hears = a.at == "flight" and a.tries == request.number
-            yield f"{'ABCD'[request.p]}: {answer}", self.to(t, request.p, a, answer=answer) if hears else t
+            yield (
+                f"{'ABCD'[request.p]}: {answer}",
+                self.to(t, request.p, a, answer=answer) if hears else t,
+            )
 
     def looks(self, s, k, row):
-        """Have a person read a row, look in the service, and then command: what is refused now, he leaves."""
+        """Have a person read a row, look in the service, and then command: what is refused now, he
+        leaves.
+        """
         seen, s = self.seen(row), s._replace(persons=s.persons - 1)
         there = [one for one in s.jobs if one.key == k and one.id not in s.forgotten]
         looks = [Look(k, row, "made", one.id) for one in there if one.digest == seen.digest]
@@ -296,14 +369,21 @@ class Model:
 
     def command(self, s, look):
         k, seen, before = look.key, self.seen(look.row), self.table[s.rows[look.key]]
-        self.name, result = f"person {s.persons + len(s.looks)}", {"id": look.job} if look.job else None
+        self.name, result = (
+            f"person {s.persons + len(s.looks)}",
+            {"id": look.job} if look.job else None,
+        )
         forgets = look.command == "forget"
         settled = partial(ledger.settled, seen, result, look.command)
         change = partial(ledger.forgotten, seen, "") if forgets else settled
         after = self.changed(change, s.rows[k])
         if after == s.rows[k] or (look.job and self.is_taken(s, k, look.job)):
             return s
-        gone = {before.result_id} if forgets and before.result and before.result == seen.result else set()
+        gone = (
+            {before.result_id}
+            if forgets and before.result and before.result == seen.result
+            else set()
+        )
         told, forgotten = s.told | {look.job} - {""}, s.forgotten | gone
         return s._replace(rows=put(s.rows, k, after), told=told, forgotten=forgotten)
 
@@ -327,12 +407,18 @@ class Model:
         what = self.memo(self.said, p, a, s.rows[k])
         made = [one for one in s.jobs if one.key in (k, -1) and one.id not in s.forgotten]
         if what in MADE:
-            jobs = [one for one in s.jobs if one.key in (k, -1)]  # also what a person has forgotten since
+            jobs = [
+                one for one in s.jobs if one.key in (k, -1)
+            ]  # also what a person has forgotten since
             fits = (row.result_id, self.rows[p].digest) in [(one.id, one.digest) for one in jobs]
             return "" if fits else f"{what} {row.result_id}"
         if what not in ("rejected", "not_created") or row.state == "done":
             return ""
-        claims = [i for i, one in enumerate(s.attempts) if one.at == "claimed" and self.may_send(s, i, one)]
+        claims = [
+            i
+            for i, one in enumerate(s.attempts)
+            if one.at == "claimed" and self.may_send(s, i, one)
+        ]
         is_sent = k in [one.key for one in s.requests] + [self.key[i] for i in claims]
         is_made = k in [one.key for one in made] and not (s.allowed[k] and s.forgotten)
         return what if is_sent or is_made else ""
@@ -340,7 +426,9 @@ class Model:
     def lost(self, s):
         """Yield what was known and is no more, where nothing moves any further."""
         rows = [self.table[one] for one in s.rows]
-        known = {one.result_id for one in rows} | set(re.findall(r"J\d+", str([one.note for one in rows])))
+        known = {one.result_id for one in rows} | set(
+            re.findall(r"J\d+", str([one.note for one in rows]))
+        )
         yield from (f"LOST: {one}" for one in s.told - known - s.forgotten)
         for job in s.jobs:
             state = rows[job.key].state if job.key >= 0 and not s.allowed[job.key] else ""

@@ -27,7 +27,11 @@ def write_request(property_id: Any = 7, job: Any = JOB, **options: Any) -> FsmRe
 
 
 def attempt_of(
-    write: Any, store: MemoryStateStore | DatabaseStore, cleared: int = 0, run_id: str = "run", **options: Any
+    write: Any,
+    store: MemoryStateStore | DatabaseStore,
+    cleared: int = 0,
+    run_id: str = "run",
+    **options: Any,
 ) -> Any:
     """Run an attempt; return the id of its job."""
     result = write(**options).execute(context_for(store, cleared=cleared, run_id=run_id))

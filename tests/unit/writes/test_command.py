@@ -1,4 +1,6 @@
-"""The commands for a ledger, in SQL and in Airflow: what they show and change, and what tasks do then."""
+"""The commands for a ledger, in SQL and in Airflow: what they show and change, and what tasks do
+then.
+"""
 
 import json
 import os
@@ -39,7 +41,11 @@ class AirflowStore(MemoryStateStore):
         from airflow.utils.session import create_session
 
         super().__init__()
-        self._session, self._model, self._of_task = create_session, TaskStateStoreModel, TaskInstance
+        self._session, self._model, self._of_task = (
+            create_session,
+            TaskStateStoreModel,
+            TaskInstance,
+        )
         self._task = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1}
         with create_session() as session:
             run = DagRun(dag_id="dag", run_id="run", run_type="manual", run_after=datetime.now(UTC))
@@ -51,7 +57,9 @@ class AirflowStore(MemoryStateStore):
 
     def get(self, key, default=None):
         with self._session() as session:
-            found = session.query(self._model).filter_by(dag_run_id=self._run_id, key=key).one_or_none()
+            found = (
+                session.query(self._model).filter_by(dag_run_id=self._run_id, key=key).one_or_none()
+            )
             return default if found is None else json.loads(found.value)
 
     def set(self, key, value, *, retention=None):
@@ -140,7 +148,12 @@ class TestSettle:
     @pytest.mark.parametrize(
         ("write", "once_per", "found", "result"),
         [
-            (create_job, "run", "--job-id=4711", {"id": 4711, "propertyID": 7, "customerReference": "PM-7"}),
+            (
+                create_job,
+                "run",
+                "--job-id=4711",
+                {"id": 4711, "propertyID": 7, "customerReference": "PM-7"},
+            ),
             (create_jobs, "key", "--job-id=4711", [("existing", 4711, "dag")]),
             (send_request, "run", "--id=4711", {"id": 4711}),
             (send_request, "key", "--done", None),
@@ -226,7 +239,10 @@ class TestSettle:
 
         code, _, error = run("settle", "PM-7", "--job-id", str(job["id"]), *WHY)
 
-        assert (code, error) == (1, f"'PM-7' was not settled: job {job['id']} is that of key 'PM-1'\n")
+        assert (code, error) == (
+            1,
+            f"'PM-7' was not settled: job {job['id']} is that of key 'PM-1'\n",
+        )
         assert [row.state for row in rows(store)] == ["done", "uncertain"]
 
     @pytest.mark.usefixtures("short_lease", "task_is_faster")
@@ -262,7 +278,10 @@ class TestSettle:
         (found,) = json.loads(run("list", "--json")[1])
 
         first, second = found["note"].split("; ")
-        assert (first.startswith("made, says jo at "), first.endswith(": looked it up")) == (True, True)
+        assert (first.startswith("made, says jo at "), first.endswith(": looked it up")) == (
+            True,
+            True,
+        )
         assert ("sam at " in second, second.endswith(": cancelled")) == (True, True)
         at = datetime.strptime(first[17:36], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
         assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
@@ -339,7 +358,11 @@ class TestList:
         leave_uncertain(service, store, create_job())
         with FakeFieldService(token=TOKEN) as other:
             connect(other)
-            for command in (("list",), ("settle", "PM-7", "--done", *WHY), ("forget", "PM-7", *WHY)):
+            for command in (
+                ("list",),
+                ("settle", "PM-7", "--done", *WHY),
+                ("forget", "PM-7", *WHY),
+            ):
                 assert run(*command)[0] == 1
         assert rows(store)[0].state == "uncertain"
 
@@ -351,7 +374,13 @@ class TestConnections:
             (None, "ledger"),
             ({"conn_type": "sqlite", "host": __file__}, f"{__file__}: file is not a database"),
             (
-                {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "login": "x", "password": "pa55"},
+                {
+                    "conn_type": "postgres",
+                    "host": "127.0.0.1",
+                    "port": 1,
+                    "login": "x",
+                    "password": "pa55",
+                },
                 "refused",
             ),
         ],
@@ -391,7 +420,9 @@ class TestInAirflow:
         yield made
         made.remove()
 
-    def test_what_is_uncertain_is_listed_and_settled_while_its_task_rests(self, service, connect, store, run):
+    def test_what_is_uncertain_is_listed_and_settled_while_its_task_rests(
+        self, service, connect, store, run
+    ):
         leave_uncertain(service, store, create_jobs())
         store.set_state("up_for_retry")
         settle = ("settle", "PM-7", "--job-id", "4711", *WHY)

@@ -1,4 +1,6 @@
-"""Writes with a key by which the service recognises them, so that one that is uncertain is repeated."""
+"""Writes with a key by which the service recognises them, so that one that is uncertain is
+repeated.
+"""
 
 import json
 import signal
@@ -79,7 +81,9 @@ LOST = {
 @IN_AIRFLOW
 @pytest.mark.parametrize("fault", LOST.values(), ids=LOST)
 @pytest.mark.parametrize("write", [write_job, write_jobs, write_request])
-def test_a_write_whose_response_was_lost_is_repeated_with_its_key(service, connect, store, write, fault):
+def test_a_write_whose_response_was_lost_is_repeated_with_its_key(
+    service, connect, store, write, fault
+):
     attempt = partial(attempt_of, write, store)
     connect(service)
     service.fail("POST", PATH, fault, calls=(1, 2))
@@ -94,7 +98,9 @@ def test_a_write_whose_response_was_lost_is_repeated_with_its_key(service, conne
     assert len(keys(service)) == 3
 
 
-def test_a_write_that_stays_uncertain_is_left_to_a_retry_of_the_task(service, connect, store, attempt):
+def test_a_write_that_stays_uncertain_is_left_to_a_retry_of_the_task(
+    service, connect, store, attempt
+):
     connect(service)
     service.fail("POST", PATH, HandledWith502(), every=True)
     with pytest.raises(Exception, match="may be repeated by the next attempt") as failure:
@@ -115,11 +121,15 @@ def kill(*_):
     raise KilledError
 
 
-def test_what_was_in_flight_when_the_task_was_killed_is_sent_again(service, connect, store, attempt):
+def test_what_was_in_flight_when_the_task_was_killed_is_sent_again(
+    service, connect, store, attempt
+):
     connect(service)
     signal.signal(signal.SIGALRM, kill)
     main_thread = threading.main_thread().ident
-    send_signal = faults.Before(lambda: signal.pthread_kill(main_thread, signal.SIGALRM), faults.Stall(2))
+    send_signal = faults.Before(
+        lambda: signal.pthread_kill(main_thread, signal.SIGALRM), faults.Stall(2)
+    )
     service.fail("POST", PATH, send_signal)
     with pytest.raises(KilledError):
         attempt()
@@ -159,7 +169,9 @@ def test_a_repeat_that_is_refused_leaves_it_uncertain(service, connect, store, a
     connect(service)
     lose(service, call=1)
     service.fail("POST", PATH, faults.Status(status), call=2)
-    with pytest.raises(AirflowFailException, match=rf"may or may not have taken effect: .*HTTP {status}"):
+    with pytest.raises(
+        AirflowFailException, match=rf"may or may not have taken effect: .*HTTP {status}"
+    ):
         attempt()
     assert len(keys(service)) == 2
 
@@ -184,7 +196,9 @@ def let_pass(store, hours):
     milliseconds = int(hours * 3_600_000)
     if isinstance(store, DatabaseStore):
         with store.engine.begin() as connection:
-            connection.execute(LEDGER.update().values({one: LEDGER.c[one] - milliseconds for one in TIMES}))
+            connection.execute(
+                LEDGER.update().values({one: LEDGER.c[one] - milliseconds for one in TIMES})
+            )
         return
     for name in [name for name in store.kept if name.startswith(PAGE)]:
         page = store.get(name)
@@ -220,13 +234,18 @@ def test_a_registration_is_repeated_and_its_secret_stored(service, connect, stor
     service.fail("POST", "/settings/webhooks", faults.Reset(after_handling=True))
     with supervised() as supervisor:
         operator = FsmRegisterWebhookOperator(
-            task_id="task", object="jobs", event_types="jobs.created", target_url="https://example.com/hook"
+            task_id="task",
+            object="jobs",
+            event_types="jobs.created",
+            target_url="https://example.com/hook",
         )
         [registered] = operator.execute(context_for(store))
 
         (record,) = supervisor.variables.values()
     assert [registered["id"]] == [webhook["id"] for webhook in service.webhooks]
-    assert [json.loads(record)["secret"]] == [webhook["signingSecret"] for webhook in service.webhooks]
+    assert [json.loads(record)["secret"]] == [
+        webhook["signingSecret"] for webhook in service.webhooks
+    ]
     assert len(keys(service)) == 2
     assert len(set(keys(service))) == 1
 
@@ -239,7 +258,9 @@ def test_what_is_no_name_of_a_header_is_refused(service, connect, attempt, name)
         attempt()
 
 
-@pytest.mark.parametrize("first", [faults.Status(400), faults.Status(409), faults.Status(429, retry_after=0)])
+@pytest.mark.parametrize(
+    "first", [faults.Status(400), faults.Status(409), faults.Status(429, retry_after=0)]
+)
 def test_what_was_refused_gets_another_key(service, connect, store, attempt, first):
     connect(service)
     service.fail("POST", PATH, first)

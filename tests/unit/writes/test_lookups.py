@@ -30,9 +30,14 @@ def find(service):
 def test_the_function_of_the_page_finds_the_job(service, connect, store, attempt):
     connect(service)
     lose(service)
-    listing = {"pagination": {"hasMore": False}, "data": [{"id": 4711, "customerReference": "PO-1 "}]}
+    listing = {
+        "pagination": {"hasMore": False},
+        "data": [{"id": 4711, "customerReference": "PO-1 "}],
+    }
     service.fail("GET", "/properties/7/jobs", faults.Status(200, body=listing))
-    (block,) = (one for one in blocks("python", pages=[DOCS / "jobs.md"]) if "find_existing" in one.text)
+    (block,) = (
+        one for one in blocks("python", pages=[DOCS / "jobs.md"]) if "find_existing" in one.text
+    )
     exec(block.text, page := {})
 
     assert attempt(find_existing=page["find_existing"]) == 4711
@@ -49,7 +54,9 @@ def keyed(*keys):
 
 
 @pytest.mark.parametrize("is_later", [False, True], ids=["the same attempt", "a later one"])
-def test_a_job_is_found_after_a_response_that_was_lost(service, connect, store, attempt, find, is_later):
+def test_a_job_is_found_after_a_response_that_was_lost(
+    service, connect, store, attempt, find, is_later
+):
     connect(service)
     lose(service)
     if is_later:
@@ -81,7 +88,10 @@ def fails(hook, request):
 
 @pytest.mark.parametrize(
     ("find_existing", "says"),
-    [(fails, "LookupError: no such view"), (lambda *_: {"id": 1}, "find_existing: .* should be an integer")],
+    [
+        (fails, "LookupError: no such view"),
+        (lambda *_: {"id": 1}, "find_existing: .* should be an integer"),
+    ],
 )
 def test_what_cannot_be_looked_up_stays_uncertain(
     service, connect, store, attempt, find_existing, says, caplog
@@ -107,7 +117,9 @@ def test_a_job_of_another_run_is_not_found(service, connect, store, attempt, fin
     assert f"found {service.jobs[0]['id']}, which may be that of another write" in caplog.text
 
 
-def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(service, connect, store, monkeypatch):
+def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(
+    service, connect, store, monkeypatch
+):
     monkeypatch.setattr("fsm_provider.writes.runner.MIN_LEASE", 120.0)
     connect(service)
     other = {"id": 4711, "propertyID": 7, **JOB}
@@ -115,7 +127,9 @@ def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(service,
     jobs = keyed(*(f"PM-{number}" for number in range(40)))
 
     with pytest.raises(AirflowFailException, match="1 created, 20 uncertain, 19 not created"):
-        FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1).execute(context_for(store))
+        FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1).execute(
+            context_for(store)
+        )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +139,9 @@ def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(service,
         (faults.Reset(after_handling=True), (1, 2), "2 uncertain"),  # it may be that of either
     ],
 )
-def test_a_job_is_found_for_one_key_only(service, connect, store, find, caplog, fault, calls, outcomes):
+def test_a_job_is_found_for_one_key_only(
+    service, connect, store, find, caplog, fault, calls, outcomes
+):
     connect(service)
     service.fail("POST", "/properties/7/jobs", fault, calls=calls)
     operator = FsmCreateJobsOperator(

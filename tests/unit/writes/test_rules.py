@@ -1,4 +1,6 @@
-"""The rules of :mod:`fsm_provider.writes.ledger`, in every order of what may happen; none may be missing."""
+"""The rules of :mod:`fsm_provider.writes.ledger`, in every order of what may happen; none may be
+missing.
+"""
 
 import inspect
 
@@ -9,8 +11,16 @@ from fsm_provider.writes.ledger import Row, Write
 from tests.unit.writes.model import SCENARIOS, Model
 
 NEEDED = {  # a scenario that goes wrong without a condition, by function and condition
-    ("claimed", 'row.owner != seen.owner or row.state == "done"', 'row.state == "done"'): "told to stop",
-    ("claimed", 'row.owner != seen.owner or row.state == "done"', "row.owner != seen.owner"): "token",
+    (
+        "claimed",
+        'row.owner != seen.owner or row.state == "done"',
+        'row.state == "done"',
+    ): "told to stop",
+    (
+        "claimed",
+        'row.owner != seen.owner or row.state == "done"',
+        "row.owner != seen.owner",
+    ): "token",
     ("succeeded", "row.owner == claim.owner", "True"): "late, forgotten",
     ("succeeded", 'row.state == "free"', "True"): "create",
     ("came_to_nothing", "row.owner != claim.owner", "False"): "late, forgotten",

@@ -1,4 +1,6 @@
-"""A ledger in a database, shared by tasks, runs and Airflows: SQLite, PostgreSQL, PgBouncer, MariaDB."""
+"""A ledger in a database, shared by tasks, runs and Airflows: SQLite, PostgreSQL, PgBouncer,
+MariaDB.
+"""
 
 import json
 import logging
@@ -48,7 +50,13 @@ def run_of(run_id="run", *, store=None, **more):
 
 
 def job(key="PO-1", operator=FsmCreateJobOperator, **more):
-    given = {"property_id": 7, "job": {"customerReference": key}, "key": key, "once_per": "key", **more}
+    given = {
+        "property_id": 7,
+        "job": {"customerReference": key},
+        "key": key,
+        "once_per": "key",
+        **more,
+    }
     return operator(task_id="task", **given)
 
 
@@ -85,7 +93,9 @@ def under_way(operator, context, held):
 def test_another_run_gets_what_the_ledger_has_of_the_result(service, make):
     first = make("7").execute(run_of("first"))
 
-    operator = make("{{ key }}", **{"json" if make is request else "job": {"customerReference": "7"}})
+    operator = make(
+        "{{ key }}", **{"json" if make is request else "job": {"customerReference": "7"}}
+    )
     operator.key = 7  # the same key as its text
     second = operator.execute(run_of("second"))
 
@@ -125,7 +135,11 @@ def test_outcomes_name_who_created_each_job_and_both_operators_share_keys(servic
 
 
 def test_a_key_is_written_once_for_each_run_or_once(service):
-    for run_id in ("first", "second", "first"):  # the last one as if the run was deleted and made again
+    for run_id in (
+        "first",
+        "second",
+        "first",
+    ):  # the last one as if the run was deleted and made again
         job(once_per="run").execute(run_of(run_id))
     assert len(service.jobs) == 2
 
@@ -159,7 +173,9 @@ def test_a_key_whose_template_found_nothing_is_refused(service, key):
     ids=["property", "payload", "operation", "in bulk"],
 )
 @pytest.mark.usefixtures("short_lease")
-def test_a_key_of_other_content_is_refused_and_what_was_sent_is_named(service, database, other, what):
+def test_a_key_of_other_content_is_refused_and_what_was_sent_is_named(
+    service, database, other, what
+):
     if what == "uncertain":
         lose(service)
         with pytest.raises(AirflowFailException):
@@ -184,10 +200,14 @@ def test_a_key_of_other_content_is_refused_and_what_was_sent_is_named(service, d
 
 
 def odd_keys_are_different_keys(service):
-    payloads = [{"property_id": 7, "job": {"customerReference": "x"}, "key": key} for key in ODD_KEYS]
+    payloads = [
+        {"property_id": 7, "job": {"customerReference": "x"}, "key": key} for key in ODD_KEYS
+    ]
     operator = jobs(jobs=payloads, max_concurrency=1)
     for run_id, outcome in (("first \N{DELIVERY TRUCK}", "created"), ("second", "existing")):
-        outcomes = operator.execute(run_of(run_id, task_id="t\N{LATIN SMALL LETTER A WITH DIAERESIS}sk"))
+        outcomes = operator.execute(
+            run_of(run_id, task_id="t\N{LATIN SMALL LETTER A WITH DIAERESIS}sk")
+        )
         assert [one["outcome"] for one in outcomes] == [outcome] * len(ODD_KEYS)
     assert [one["key"][:2000] for one in outcomes] == [key[:2000] for key in ODD_KEYS]
     assert outcomes[0]["by"]["run_id"] == "first \N{DELIVERY TRUCK}"
@@ -253,7 +273,9 @@ def test_a_row_that_is_deleted_in_flight_fails_the_task_without_a_retry(service,
         with pytest.raises(AirflowFailException, match=r"rows of fsm_ledger .* are gone"):
             attempt.result(30)
 
-    assert f"job {service.jobs[0]['id']} (key 'PO-1') was made, and cannot be recorded" in caplog.text
+    assert (
+        f"job {service.jobs[0]['id']} (key 'PO-1') was made, and cannot be recorded" in caplog.text
+    )
 
 
 @THREADS.needed
@@ -262,7 +284,9 @@ def test_a_stopped_task_leaves_what_another_is_sending_uncertain(service):
     with under_way(job(), run_of("first"), held):
         waiting, context = jobs("PO-1"), run_of("second")
         waiting.on_kill()
-        with pytest.raises(Exception, match=r"it may be under way for another \d+ s \(sent by task task of"):
+        with pytest.raises(
+            Exception, match=r"it may be under way for another \d+ s \(sent by task task of"
+        ):
             waiting.execute(context)
 
     assert context["ti"].pushed["return_value"][0]["outcome"] == "uncertain"
@@ -348,7 +372,9 @@ def test_a_commit_whose_response_is_lost_is_recognised(service, database, monkey
         do_commit(self, connection)
         commits.append(connection)
         if len(commits) == lost + 1:
-            raise self.dbapi.OperationalError(2013, "the connection was lost, or database is locked")
+            raise self.dbapi.OperationalError(
+                2013, "the connection was lost, or database is locked"
+            )
 
     monkeypatch.setattr(dialect, "do_commit", commit)
     made = job().execute(run_of("first"))
@@ -463,14 +489,18 @@ def test_processes_at_the_same_moment_create_each_job_once(service, processes):
 @pytest.mark.usefixtures("short_lease")
 def test_what_a_killed_process_has_sent_is_uncertain_once_its_lease_is_over(service, processes):
     running = []
-    service.fail("POST", "/properties/*/jobs", faults.Before(lambda: (running[0].kill(), running[0].join())))
+    service.fail(
+        "POST", "/properties/*/jobs", faults.Before(lambda: (running[0].kill(), running[0].join()))
+    )
     running.append(processes("first", "PO-1"))
     running[0].join(60)
     service.wait_for(lambda: service.jobs, 10)
 
     (made,) = service.jobs
 
-    with pytest.raises(AirflowFailException, match=r"no response was recorded \(sent by .* run first of"):
+    with pytest.raises(
+        AirflowFailException, match=r"no response was recorded \(sent by .* run first of"
+    ):
         job().execute(run_of("second"))
     found = job(find_existing=lambda hook, job: made["id"]).execute(run_of("second"))
     assert found["id"] == made["id"]
@@ -503,7 +533,9 @@ def test_an_edited_item_is_not_taken_for_a_new_one_and_a_shorter_list_is_fine(se
     with pytest.raises(AirflowFailException, match="1 created, 2 rejected"):
         unkeyed("A", "B", "C").execute(run_of())
     context = run_of()
-    with pytest.raises(AirflowFailException, match=r"has sent POST .*'A'.*'A2'.* may be the same, edited"):
+    with pytest.raises(
+        AirflowFailException, match=r"has sent POST .*'A'.*'A2'.* may be the same, edited"
+    ):
         unkeyed("A2", "B", "C").execute(context)
     assert "return_value" not in context["ti"].pushed
     assert len(service.requests) == 3
@@ -518,7 +550,9 @@ def test_an_edited_item_is_not_taken_for_a_new_one_and_a_shorter_list_is_fine(se
     assert [one["customerReference"] for one in service.jobs] == ["A", "B", "C2", "A2"]
 
 
-@pytest.mark.parametrize(("way", "made"), [("capitals", (1, 0)), ("account", (2, 0)), ("host", (1, 1))])
+@pytest.mark.parametrize(
+    ("way", "made"), [("capitals", (1, 0)), ("account", (2, 0)), ("host", (1, 1))]
+)
 def test_a_key_is_written_once_for_each_service(service, connect, monkeypatch, way, made):
     job().execute(run_of("first"))
     connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
@@ -542,7 +576,9 @@ def test_a_run_does_not_change_over_to_another_ledger(service, connect, connecti
     del connection_extra["state_conn_id"]
     connect(service)
     job(once_per="run").execute(run_of("other", store=in_airflow))
-    with pytest.raises(AirflowFailException, match=r"state_conn_id: .* recorded in another database"):
+    with pytest.raises(
+        AirflowFailException, match=r"state_conn_id: .* recorded in another database"
+    ):
         job(once_per="run").execute(run_of(store=in_database))
     connect(service, state_conn_id="ledger")
     with pytest.raises(AirflowFailException, match=r"state_conn_id: .* recorded in Airflow itself"):
@@ -557,13 +593,17 @@ def test_a_run_does_not_change_over_to_another_ledger(service, connect, connecti
 def test_without_a_database_one_message_says_how_to_add_it(
     service, connect, connection_extra, monkeypatch, once_per, store, is_cleared
 ):
-    """For each key; before Airflow 3.3, where tasks have no store; and if a success clears the store."""
+    """For each key; before Airflow 3.3, where tasks have no store; and if a success clears the
+    store.
+    """
     monkeypatch.setenv("AIRFLOW__STATE_STORE__CLEAR_ON_SUCCESS", str(is_cleared))
     del connection_extra["state_conn_id"]
     connect(service)
     with pytest.raises(AirflowFailException, match="state_conn_id: is missing: ") as caught:
         job(once_per=once_per).execute(context_for(store))
-    assert "airflow connections add fsm_ledger --conn-type sqlite --conn-host /" in str(caught.value)
+    assert "airflow connections add fsm_ledger --conn-type sqlite --conn-host /" in str(
+        caught.value
+    )
     assert service.requests == []
 
 
@@ -619,17 +659,28 @@ def test_nothing_is_sent_while_the_database_is_away(service, monkeypatch, databa
             "sslmode: would be ignored here",
         ),
         (
-            {"conn_type": "postgres", "host": "x", "extra": {"sqlalchemy_scheme": "postgresql+nothing"}},
+            {
+                "conn_type": "postgres",
+                "host": "x",
+                "extra": {"sqlalchemy_scheme": "postgresql+nothing"},
+            },
             ".*install apache-airflow-providers-postgres or",
         ),
-        ({"conn_type": "nosuch", "host": "x"}, ".*nosuch.*install apache-airflow-providers-postgres or"),
+        (
+            {"conn_type": "nosuch", "host": "x"},
+            ".*nosuch.*install apache-airflow-providers-postgres or",
+        ),
     ],
     ids=["no database", "a relative file", "no file", "an option", "no driver", "no provider"],
 )
-def test_a_connection_that_is_no_lasting_database_is_refused(monkeypatch, service, connection, message):
+def test_a_connection_that_is_no_lasting_database_is_refused(
+    monkeypatch, service, connection, message
+):
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(connection))
 
-    with pytest.raises(AirflowFailException, match=rf"^state_conn_id: connection 'ledger'\S* {message}"):
+    with pytest.raises(
+        AirflowFailException, match=rf"^state_conn_id: connection 'ledger'\S* {message}"
+    ):
         job().execute(run_of())
     assert service.requests == []
 

@@ -15,7 +15,9 @@ WAITING_JOBS = (9101, 9102, 9103, 9104)
 
 
 def create(reference):
-    return FsmCreateJobOperator(task_id="create", property_id=7, job={"customerReference": reference})
+    return FsmCreateJobOperator(
+        task_id="create", property_id=7, job={"customerReference": reference}
+    )
 
 
 @dag(schedule=None, **ARGUMENTS)

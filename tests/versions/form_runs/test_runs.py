@@ -12,7 +12,9 @@ from fsm_provider.testing import faults
 
 def events_of(run):
     with create_session() as session:
-        return list(session.scalars(select(DagRun).filter_by(id=run.id)).one().consumed_asset_events)
+        return list(
+            session.scalars(select(DagRun).filter_by(id=run.id)).one().consumed_asset_events
+        )
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -61,7 +63,9 @@ def test_a_run_has_the_forms_of_one_event(start_ids, fake_field_service):
     assert sorted(start_ids("on_single") + start_ids("on_single")) == forms
 
 
-def test_a_run_is_one_that_an_asset_starts(fsm_dags, run_with_completed_forms, start, fake_field_service):
+def test_a_run_is_one_that_an_asset_starts(
+    fsm_dags, run_with_completed_forms, start, fake_field_service
+):
     forms = [fake_field_service.add_form()["id"] for _ in range(2)]
 
     run = run_with_completed_forms(fsm_dags["mapped"], run_conf={"dry_run": True})
