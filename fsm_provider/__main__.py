@@ -2,6 +2,6 @@
 
 import sys
 
-from fsm_provider.cli import main
+from fsm_provider.commands.cli import main
 
 sys.exit(main())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Connection, Context
+    from airflow.providers.common.compat.sdk import Context
 
 
 def context_for_current_task() -> Context | None:
@@ -53,30 +53,3 @@ def unreadable_variable(conn_id: str, error: AirflowNotFoundException) -> Airflo
         f"{variable} is set, but cannot be read: it should be JSON, with double quotes, or a URI"
     )
     return AirflowNotFoundException(f"connection '{conn_id}': {problem}")
-
-
-def read_connection_outside_of_tasks(conn_id: str) -> Connection:
-    """Return a connection in a command, where the way of tasks does not read Airflow's database."""
-    from airflow.models import Connection as StoredConnection
-
-    try:
-        return StoredConnection.get_connection_from_secrets(conn_id)
-    except AirflowNotFoundException as error:
-        raise unreadable_variable(conn_id, error) from None
-
-
-def hook_on(stored: Connection) -> Any:
-    """Return the hook of a connection that was read before.
-
-    :raises AirflowException: if its type is unknown; ImportError, if the hook's provider is not
-        installed.
-    """
-    from airflow.providers.common.compat.sdk import Connection
-
-    names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
-    connection: Any = Connection(**{name: getattr(stored, name) for name in names})
-    hook = connection.get_hook()
-    hook.get_connection = lambda _: (
-        connection
-    )  # a hook reads its connection again, the way of tasks
-    return hook

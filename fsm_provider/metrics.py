@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from fsm_provider.api.retry import Metrics
+from fsm_provider.api.metrics import Metrics
 
 logger: logging.Logger = logging.getLogger(__name__)
 

@@ -54,7 +54,7 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": _modules("sensors", "forms", "records"),
         "triggers": _modules("triggers", "forms"),
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.storage.sanitize_uri"}],
-        "cli": ["fsm_provider.cli.airflow_commands"],
+        "cli": ["fsm_provider.commands.cli.airflow_commands"],
         "extra-links": ["fsm_provider.links.FsmJobLink", "fsm_provider.links.FsmUncertainLink"],
     }
 

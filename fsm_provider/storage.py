@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from urllib.parse import SplitResult, quote
 from uuid import uuid4
 
+from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmStorageError
-from fsm_provider.state.task import Task, digest_for
+from fsm_provider.state.task import Task
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath

@@ -16,12 +16,15 @@ from pydantic import SecretStr
 from fsm_provider.api import errors, models
 from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
+from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
 from fsm_provider.api.parsing import parse_json, parse_page, parse_record
 from fsm_provider.api.redaction import TOKEN_LENGTH, hide, hide_in
-from fsm_provider.api.retry import READS, ApiRequest, Attempts, Metrics, TimeLimit, reserve_time
+from fsm_provider.api.request import SAFE_METHODS, ApiRequest, TimeLimit
+from fsm_provider.api.retry import RetryState
 from fsm_provider.api.settings import Settings
-from fsm_provider.api.validation import ResultT, parse_params, parse_path, spelled
+from fsm_provider.api.throttling import reserve_time
+from fsm_provider.api.validation import ResultT, canonical_id, parse_params, parse_path
 
 if TYPE_CHECKING:
     from fsm_provider.api.downloads import PdfLimits
@@ -211,7 +214,7 @@ class FsmClient:
             method.upper(), parse_path(path), params, json, headers or {}, limit=limit
         )
         attempt = partial(self._transport.request, call, self._json_without_token)
-        return self._repeat(attempt, is_write=call.method not in READS)
+        return self._repeat(attempt, is_write=call.method not in SAFE_METHODS)
 
     def _create(
         self, endpoint: models.Endpoint[RecordT], headers: Headers | None, **what: Any
@@ -227,7 +230,7 @@ class FsmClient:
                 raise errors.FsmResponseError(f"the body has no usable 'id': {record.id}")
             echoed = getattr(record, "property_id", None)  # unconverted if it is not an integer
             sent = request.subject.get("propertyID", echoed)
-            if echoed not in (None, "") and spelled(echoed) != spelled(sent):
+            if echoed not in (None, "") and canonical_id(echoed) != canonical_id(sent):
                 what = f"the response holds another job, {record.id}: its propertyID is"
                 raise errors.FsmResponseError(f"{what} {repr(echoed)[:60]}")
             return cast(RecordT, record)
@@ -281,7 +284,7 @@ class FsmClient:
         return self._repeat(partial(download.fetch, read))
 
     def _repeat(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
-        attempts, repeated = Attempts(self.settings.max_retries), False
+        attempts, repeated = RetryState(self.settings.max_retries), False
         while True:
             token = self._token
             try:

@@ -22,7 +22,7 @@ from typing import Any
 from urllib3.connection import HTTPConnection
 
 from fsm_provider.api.errors import FsmPdfUrlError
-from fsm_provider.api.retry import READS, TimeLimit
+from fsm_provider.api.request import SAFE_METHODS, TimeLimit
 
 MAX_IDLE_BEFORE_WRITE = 1.0  # seconds; a connection that was idle for longer may have been dropped
 
@@ -47,7 +47,7 @@ class Exchange:
 
     @property
     def is_write(self) -> bool:
-        return self.method not in READS
+        return self.method not in SAFE_METHODS
 
 
 current: ContextVar[Exchange] = ContextVar(
@@ -61,13 +61,13 @@ for _name in (
     logging.getLogger(_name).addFilter(lambda _: current.get(None) is None)
 
 
-def origin_of(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """Return the first cause of an exception of urllib3 or requests: only its text is free of the
     URL.
     """
     inner = (*error.args, getattr(error, "reason", None), error.__cause__)
     causes = [one for one in inner if isinstance(one, BaseException)]
-    return origin_of(causes[0]) if causes else error
+    return root_cause(causes[0]) if causes else error
 
 
 class _Response(HTTPResponse):
@@ -159,6 +159,6 @@ class PublicConnection(Connection):
 
 
 @cache
-def adapted(theirs: type[HTTPConnection], ours: type[Connection]) -> type[HTTPConnection]:
+def connection_class(theirs: type[HTTPConnection], ours: type[Connection]) -> type[HTTPConnection]:
     """Combine urllib3's class of connections, for HTTP, TLS or SOCKS, with ours."""
     return theirs if issubclass(theirs, Connection) else type(ours.__name__, (ours, theirs), {})

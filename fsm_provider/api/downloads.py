@@ -22,7 +22,7 @@ from fsm_provider.api import errors
 from fsm_provider.api.connections import Exchange
 from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
-from fsm_provider.api.retry import TimeLimit
+from fsm_provider.api.request import TimeLimit
 from fsm_provider.api.settings import DEFAULT_PORTS, is_readable_on_the_way
 from fsm_provider.api.transport import UNREADABLE, USER_AGENT, Transport, as_sent, refusal
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS, ResultT

@@ -39,6 +39,10 @@ class FsmInputError(_PermanentError, ValueError):
     """Invalid input. Nothing was sent; the text names each invalid field."""
 
 
+class FsmRefusedError(_PermanentError):
+    """What a person asked for is refused, and nothing was changed."""
+
+
 class FsmNotSentError(_DescribedError):
     """A write was not sent: another attempt may send it."""
 

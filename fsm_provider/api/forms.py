@@ -15,7 +15,7 @@ from unicodedata import normalize
 
 from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
-from fsm_provider.api.validation import counted
+from fsm_provider.api.validation import pluralize
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form, Page
@@ -99,7 +99,7 @@ class FormFilter:
             and _same(self.job_id, job_id_from(form))
             and _same(self.created_by_type, form.created_by_type)
             and _same(self.created_by_id, form.created_by_id)
-            and (self.form_names is None or same_name(form.form_name) in self.form_names)
+            and (self.form_names is None or normalize_name(form.form_name) in self.form_names)
             and _at_or_after(form.created_on_date_time, self.created_since)
             and _at_or_after(form.last_updated_on_date_time, self.updated_since)
         )
@@ -143,7 +143,7 @@ def parse_reference_time(value: Any) -> datetime | None:
     return None
 
 
-def same_name(name: Any) -> str:
+def normalize_name(name: Any) -> str:
     return normalize("NFC", name if isinstance(name, str) else str(name or "")).strip()
 
 
@@ -154,7 +154,7 @@ def _parse_filter(name: str, value: Any) -> Any:
         return validation.parse_text(name, value)
     if name != "form_names":
         return validation.parse_identifier(name, value)
-    return tuple(map(same_name, validation.parse_names(name, value)))
+    return tuple(map(normalize_name, validation.parse_names(name, value)))
 
 
 def _as_json(value: Any) -> Any:
@@ -164,7 +164,7 @@ def _as_json(value: Any) -> Any:
 
 
 def _same(expected: int | str | None, found: int | str | None) -> bool:
-    return expected is None or validation.spelled(expected) == validation.spelled(found)
+    return expected is None or validation.canonical_id(expected) == validation.canonical_id(found)
 
 
 def seconds_of(value: Any) -> float | None:
@@ -207,7 +207,7 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
         message = (
             "%s of the listing did not match the filter (%s): the service ignores it, or omits it"
         )
-        logger.warning(message, counted(dropped, "form"), asked)
+        logger.warning(message, pluralize(dropped, "form"), asked)
 
 
 def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:

@@ -12,7 +12,7 @@ from typing import Any
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import EXTRA_FIELDS, JOB_FIELDS, JobRequest, check
 from fsm_provider.api.redaction import printable
-from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING, counted, parse_params
+from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING, parse_params, pluralize
 
 MAX_DECIMALS = 6  # of a float that somebody may have written; 0.1 + 0.2 has more
 MAX_PROBLEMS = 50  # rows that an error describes
@@ -63,7 +63,7 @@ def jobs_from_rows(
             problems.append(f"row {number}{named}: {'; '.join(wrong)}")
         jobs.append(job)
     if (more := len(problems) - MAX_PROBLEMS) > 0:
-        problems[MAX_PROBLEMS:] = [f"and {counted(more, 'more row')}"]
+        problems[MAX_PROBLEMS:] = [f"and {pluralize(more, 'more row')}"]
     if problems:
         raise FsmInputError("\n".join(problems))
     return jobs

@@ -14,7 +14,7 @@ from typing import Any
 from fsm_provider.api.errors import FsmPaginationError
 from fsm_provider.api.models import Page
 from fsm_provider.api.parsing import warn_once
-from fsm_provider.api.validation import counted
+from fsm_provider.api.validation import pluralize
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class Listing(Iterator[Page[Any]]):
             return None
         at_the_last = "" if last is None else f" and {last} at the last"
         were_read = (
-            f"{counted(distinct, 'distinct record')} {'was' if distinct == 1 else 'were'} read"
+            f"{pluralize(distinct, 'distinct record')} {'was' if distinct == 1 else 'were'} read"
         )
         return (
             f"{were_read}, the service counted {first} at the first page{at_the_last}: the listing "

@@ -31,12 +31,13 @@ from fsm_provider.api.connections import (
     Connection,
     Exchange,
     PublicConnection,
-    adapted,
+    connection_class,
     current,
-    origin_of,
+    root_cause,
 )
+from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
-from fsm_provider.api.retry import ApiRequest, Metrics
+from fsm_provider.api.request import ApiRequest
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
 from fsm_provider.api.validation import ResultT, parse_headers, parse_params
 
@@ -165,7 +166,7 @@ class Transport:
             status = str(response.status)
             return response
         except UNREADABLE as error:
-            origin, failure = origin_of(error), self.incomplete_response(error)
+            origin, failure = root_cause(error), self.incomplete_response(error)
         finally:
             current.reset(token)
             self._metrics.incr("requests", method=exchange.method, status=status)
@@ -193,7 +194,7 @@ class Transport:
         adapter = self._adapters[public_only]
         pool: Any = adapter.get_connection_with_tls_context(request, self._verify, proxies)
         ours = PublicConnection if public_only and not select_proxy(url, proxies) else Connection
-        pool.ConnectionCls = adapted(pool.ConnectionCls, ours)
+        pool.ConnectionCls = connection_class(pool.ConnectionCls, ours)
         return cast(HTTPConnectionPool, pool)
 
     def _prepare(self, call: ApiRequest, token: SecretStr) -> Exchange:
@@ -224,7 +225,7 @@ class Transport:
 
     def incomplete_response(self, error: BaseException) -> errors.FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
-        origin = origin_of(error)
+        origin = root_cause(error)
         is_quoting = isinstance(origin, _QUOTING) and not isinstance(origin, RemoteDisconnected)
         what = type(origin).__name__ + ("" if is_quoting else f": {origin}")
         timeout = f"(timeout {self._settings.timeout:g} s)"

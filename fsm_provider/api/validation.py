@@ -50,7 +50,7 @@ _MESSAGES = {
 }
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """Return a number of things, in words: ``1 form``, ``2 forms``."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
@@ -136,7 +136,7 @@ def parse_headers(name: str, value: Any) -> dict[str, str]:
     return headers
 
 
-def spelled(identifier: object) -> str:
+def canonical_id(identifier: object) -> str:
     """Return the one spelling in which identifiers are compared: 7.0, ``" 7"`` and ``"0007"`` are
     ``7``.
     """
@@ -158,7 +158,7 @@ def parse_identifier(name: str, value: Any) -> int | str:
     if text in (".", "..") or len(text) > 255 or _NOT_IN_IDENTIFIERS.search(text):
         allowed = "an integer, or up to 255 characters without blanks, quotes and brackets"
         raise FsmInputError(f"{name}: is not an identifier: {allowed}")
-    return identifier if isinstance(identifier, int) else spelled(identifier)
+    return identifier if isinstance(identifier, int) else canonical_id(identifier)
 
 
 def parse_identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
@@ -166,7 +166,7 @@ def parse_identifiers(name: str, value: int | str | list[int | str] | None) -> l
     given = value if isinstance(value, list | tuple) else [] if value is None else [value]
     if not given and value is not None:
         raise FsmInputError(f"{name}: is an empty list, which no form matches")
-    return sorted({spelled(parse_identifier(name, one)) for one in given})
+    return sorted({canonical_id(parse_identifier(name, one)) for one in given})
 
 
 def parse_time(name: str, value: Any) -> datetime:

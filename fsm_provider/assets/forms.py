@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureEx
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from fsm_provider.api import validation
-from fsm_provider.api.forms import FormFilter, FormReference, parse_reference_time, same_name
+from fsm_provider.api.forms import FormFilter, FormReference, normalize_name, parse_reference_time
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -113,7 +113,7 @@ def completed_forms(
         filters=dict(wanted.as_dict()),
         property_ids=validation.parse_identifiers("property_id", property_id),
         job_ids=validation.parse_identifiers("job_id", job_id),
-        form_names=[same_name(one) for one in names],
+        form_names=[normalize_name(one) for one in names],
         # As the events of the asset have them.
         query_params=json.loads(json.dumps(validation.parse_params("query_params", query_params)))
         or None,

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, U
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_2_PLUS
-from pydantic_core import from_json
 
 from fsm_provider.api.client import FsmClient
-from fsm_provider.api.errors import FsmApiError, FsmError, FsmInputError
+from fsm_provider.api.errors import FsmApiError, FsmError
 from fsm_provider.api.models import LIST_FORMS
-from fsm_provider.api.settings import EXAMPLE_URL, Settings
-from fsm_provider.api.validation import counted
+from fsm_provider.api.settings import Settings
+from fsm_provider.api.validation import pluralize
 from fsm_provider.compat import unreadable_variable
+from fsm_provider.hooks.connection import CONN_TYPE, settings_from
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Connection, ObjectStoragePath
+    from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     from fsm_provider.api.downloads import PdfLimits
+    from fsm_provider.api.metrics import Metrics
     from fsm_provider.api.models import Form
-    from fsm_provider.api.retry import Metrics
 
 
 P = ParamSpec("P")
@@ -61,7 +61,7 @@ class FsmHook(BaseHook):
 
     conn_name_attr = "fsm_conn_id"
     default_conn_name = "fsm_default"
-    conn_type = "fsm"
+    conn_type = CONN_TYPE
     hook_name = "Field-service management"
 
     def __init__(
@@ -158,7 +158,7 @@ class FsmHook(BaseHook):
         if second is None:
             name = self.settings.cursor_param
             untried = f"whether the cursor parameter '{name}' is right could not be tried"
-            forms = counted(len(first.data), "form")
+            forms = pluralize(len(first.data), "form")
             return True, f"The token is accepted. There is one page, of {forms}, so {untried}."
         return True, "The token is accepted, and the second page of forms followed the first."
 
@@ -191,48 +191,3 @@ class FsmHook(BaseHook):
                 about["default"] = str(default)
             widgets[name] = (IntegerField if kind == "integer" else StringField)(**about)
         return widgets
-
-
-def settings_from(connection: Connection) -> Settings:
-    """Return the settings of a connection; a host without a scheme is https.
-
-    An empty field has its default, except ``api_version``, which is then not sent.
-
-    :raises FsmInputError: one message that names the connection and every invalid field.
-    """
-    try:
-        if connection.conn_type not in (None, "", FsmHook.conn_type):
-            raise FsmInputError(f"is of type '{connection.conn_type}', not '{FsmHook.conn_type}'")
-        settings = Settings.checked(_values_of(connection))
-        settings._connection = connection.conn_id or ""
-    except FsmInputError as error:
-        raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
-    return settings
-
-
-def _values_of(connection: Connection) -> dict[str, Any]:
-    try:
-        extra = from_json(connection.extra or "{}")
-    except ValueError:
-        extra = None
-    if not isinstance(extra, dict):
-        raise FsmInputError("extra: is not a JSON object")
-    for name, place in (("base_url", "host"), ("token", "password"), ("account", "login")):
-        if extra.get(name):
-            raise FsmInputError(
-                f"extra: {name} is not one of its settings: it is the connection's {place}"
-            )
-    given = {name: value for name, value in extra.items() if value not in (None, "")}
-    if "api_version" in extra:
-        given.setdefault("api_version", "")
-    if not (host := connection.host):
-        raise FsmInputError(f"host: is missing: it should be the base URL, e.g. {EXAMPLE_URL}")
-    if "://" not in host:
-        host = f"{connection.schema or 'https'}://{host}"
-    if connection.port:
-        scheme, _, rest = host.partition("://")
-        authority, slash, path = rest.partition("/")
-        port = f":{connection.port}"  # which the host may have as well
-        host = f"{scheme}://{authority.removesuffix(port)}{port}{slash}{path}"
-    account = (connection.login or "").strip()
-    return {**given, "base_url": host, "token": connection.password or "", "account": account}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.api.validation import counted
+from fsm_provider.api.validation import pluralize
 from fsm_provider.operators.base import FsmBaseOperator
 
 if TYPE_CHECKING:
@@ -34,5 +34,5 @@ class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
     def perform(self, context: Context) -> list[dict[str, Any]]:
         listing = self.hook.list_asset_dynamic_fields(params=self.query_params)
         records = [record.as_json() for record in listing]
-        self.log.info("Listed %s", counted(len(records), "asset dynamic field"))
+        self.log.info("Listed %s", pluralize(len(records), "asset dynamic field"))
         return records

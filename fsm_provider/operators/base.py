@@ -53,14 +53,14 @@ class FsmBaseOperator(BaseOperator):
     def perform(self, context: Context) -> Any:
         raise NotImplementedError
 
-    def options(self, *, only_known: bool = False) -> dict[str, Any]:
-        """Parse the options; ``only_known`` leaves out those that hold a template when the DAG is
+    def options(self, *, literals_only: bool = False) -> dict[str, Any]:
+        """Parse the options; ``literals_only`` leaves out those that hold a template when the DAG is
         parsed.
         """
         return {
             name: parse(name, getattr(self, name))
             for name, parse in self.option_parsers.items()
-            if is_known(getattr(self, name)) or not only_known
+            if is_literal(getattr(self, name)) or not literals_only
         }
 
     def render_template(
@@ -69,7 +69,7 @@ class FsmBaseOperator(BaseOperator):
         """Render a template; in a native environment, too, text without one stays so, and None is
         text.
         """
-        if isinstance(content, str) and is_known(content):
+        if isinstance(content, str) and is_literal(content):
             return content
         rendered = super().render_template(content, context, jinja_env, seen_oids)
         return "None" if isinstance(content, str) and rendered is None else rendered
@@ -124,17 +124,17 @@ class FormFilterArguments:
     def check_filters(self) -> None:
         """Check the filters when the DAG is parsed, and note which are given."""
         self._given = {name for name in self.narrowing if getattr(self, name) is not None}
-        self.form_filter(only_known=True)
+        self.form_filter(literals_only=True)
 
-    def form_filter(self, *, only_known: bool = False) -> FormFilter:
-        """Return the filter that the arguments describe; ``only_known`` leaves out those with a
+    def form_filter(self, *, literals_only: bool = False) -> FormFilter:
+        """Return the filter that the arguments describe; ``literals_only`` leaves out those with a
         template.
         """
         from fsm_provider.api.forms import ALL_FILTERS, FormFilter
 
         given = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
-        if only_known:
-            return FormFilter(**{name: value for name, value in given.items() if is_known(value)})
+        if literals_only:
+            return FormFilter(**{name: value for name, value in given.items() if is_literal(value)})
         if getattr(self, "_BaseOperator__from_mapped", False):  # what it maps may be None
             self._given |= vars(self)["_BaseOperator__init_kwargs"].keys() & {*self.narrowing}
         for name in sorted(self._given):  # without a value, too many forms would match
@@ -190,12 +190,12 @@ def fail_in_part(
     raise AirflowFailException("\n".join(lines))
 
 
-def is_known(value: Any) -> bool:
+def is_literal(value: Any) -> bool:
     """Return whether a value is already what it will be when the task runs: no template, no XCom."""
     if isinstance(value, str):
         return not any(mark in value for mark in ("{{", "{%", "{#"))
     if isinstance(value, Mapping):
-        return all(map(is_known, value.values()))
+        return all(map(is_literal, value.values()))
     if isinstance(value, list | tuple):
-        return all(map(is_known, value))
+        return all(map(is_literal, value))
     return not hasattr(value, "resolve")

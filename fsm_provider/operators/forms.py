@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from fsm_provider.api.forms import ALL_FILTERS, FormsXCom, for_xcom
-from fsm_provider.api.validation import counted, parse_choice
+from fsm_provider.api.validation import parse_choice, pluralize
 from fsm_provider.operators.base import FormFilterArguments, FsmBaseOperator, bad_arguments_refused
 
 if TYPE_CHECKING:
@@ -63,5 +63,5 @@ class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
         form_filter = self.form_filter()
         forms = self.hook.list_forms(params=self.query_params, **form_filter.as_dict())
         listed = for_xcom(forms, self.xcom)
-        self.log.info("Listed %s (%s)", counted(len(listed), "form"), form_filter)
+        self.log.info("Listed %s (%s)", pluralize(len(listed), "form"), form_filter)
         return listed

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fsm_provider.api.validation import (
-    counted,
     parse_choice,
     parse_headers,
     parse_json,
     parse_path,
     parse_text,
+    pluralize,
 )
 from fsm_provider.operators.base import PATH, FsmBaseOperator, OptionParsers, bad_arguments_refused
 from fsm_provider.operators.writes import FsmWriteOperator
@@ -19,8 +19,8 @@ from fsm_provider.state.task import Task
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.api.retry import TimeLimit
-    from fsm_provider.writes.ledger import Write
+    from fsm_provider.api.request import TimeLimit
+    from fsm_provider.writes.ledger import WriteAttempt
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -78,7 +78,7 @@ class FsmRequestOperator(FsmWriteOperator):
         self.headers = headers
         self.key = key
         with bad_arguments_refused():
-            self.options(only_known=True)
+            self.options(literals_only=True)
             parse_choice("method", self.method, METHODS)
             if self.method != "GET":
                 self.check_keys({"key": key})
@@ -87,16 +87,16 @@ class FsmRequestOperator(FsmWriteOperator):
         path, params, body = parse_path(self.path), self.query_params, parse_json("json", self.json)
         if self.method == "GET":
             return self.hook.request("GET", path, params, body, headers=self.headers)
-        from fsm_provider.writes.ledger import Write, planned
+        from fsm_provider.writes.ledger import WriteAttempt, planned
 
         self.check_keys({"key": self.key})
         key = None if self.key in (None, "") else str(parse_text("key", self.key))
         task, service = Task.from_context(context, self.task_id), self.hook.settings.service
         content = {"params": params, "json": body, "headers": self.headers}
         row = planned(task, service, f"{self.method} {path}", content, key or task.place)
-        return self.write_once(context, task, [Write(row, key is not None, body)])[0]
+        return self.write_once(context, task, [WriteAttempt(row, key is not None, body)])[0]
 
-    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
+    def send_write(self, write: WriteAttempt, headers: dict[str, str], limit: TimeLimit) -> Any:
         sent = (self.method, self.path, self.query_params, write.payload)
         return self.hook.client.request(
             *sent, headers={**(self.headers or {}), **headers}, limit=limit
@@ -127,9 +127,9 @@ class FsmListOperator(FsmBaseOperator):
         self.path = path
         self.query_params = query_params
         with bad_arguments_refused():
-            self.options(only_known=True)
+            self.options(literals_only=True)
 
     def perform(self, context: Context) -> list[dict[str, Any]]:
         records = list(self.hook.paginate(self.path, self.query_params))
-        self.log.info("Listed %s of %s", counted(len(records), "record"), self.path)
+        self.log.info("Listed %s of %s", pluralize(len(records), "record"), self.path)
         return records

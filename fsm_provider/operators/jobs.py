@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
+from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmInputError, FsmNotSentError, FsmUnauthorisedError
 from fsm_provider.api.validation import (
     parse_choice,
@@ -17,9 +18,14 @@ from fsm_provider.api.validation import (
     refuse_none,
 )
 from fsm_provider.links import FsmJobLink, FsmUncertainLink, job_page_url
-from fsm_provider.operators.base import OptionParsers, bad_arguments_refused, fail_in_part, is_known
+from fsm_provider.operators.base import (
+    OptionParsers,
+    bad_arguments_refused,
+    fail_in_part,
+    is_literal,
+)
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
-from fsm_provider.state.task import Task, digest_for
+from fsm_provider.state.task import Task
 from fsm_provider.writes.outcomes import MADE, job_outcome, summary_of
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
 
@@ -27,9 +33,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.payloads import JobCreate, JobFields, JobRequest
-    from fsm_provider.api.retry import TimeLimit
+    from fsm_provider.api.request import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.writes.ledger import Write
+    from fsm_provider.writes.ledger import WriteAttempt
     from fsm_provider.writes.runner import Runner
 
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
@@ -56,8 +62,8 @@ class FsmJobOperator(FsmWriteOperator):
             content = content.model_dump(by_alias=True, exclude_unset=True)
         return super().render_template(content, context, jinja_env, seen_oids)
 
-    def plan(self, task: Task, request: JobRequest, place: str) -> Write:
-        from fsm_provider.writes.ledger import Write, planned
+    def plan(self, task: Task, request: JobRequest, place: str) -> WriteAttempt:
+        from fsm_provider.writes.ledger import WriteAttempt, planned
 
         what, content, key = f"POST {request.path}", request.job.body(), request.key or place
         about = {
@@ -65,9 +71,11 @@ class FsmJobOperator(FsmWriteOperator):
             "reference": request.job.customer_reference,
         }
         row = planned(task, self.hook.settings.service, what, content, key, "job", **about)
-        return Write(row, request.key is not None, request)
+        return WriteAttempt(row, request.key is not None, request)
 
-    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
+    def send_write(
+        self, write: WriteAttempt, headers: dict[str, str], limit: TimeLimit
+    ) -> dict[str, Any]:
         asked: JobRequest = write.payload
         create_job = self.hook.client.create_job
         return create_job(asked.property_id, asked.job, headers=headers, limit=limit).as_json()
@@ -126,9 +134,11 @@ class FsmCreateJobOperator(FsmJobOperator):
         from fsm_provider.api.payloads import JobRequest, check
 
         with bad_arguments_refused():
-            self.options(only_known=True)
+            self.options(literals_only=True)
             self.check_keys({"key": key})
-            check(JobRequest, _known_part({"property_id": property_id, "job": job, "key": key}), "")
+            check(
+                JobRequest, _literal_part({"property_id": property_id, "job": job, "key": key}), ""
+            )
 
     def perform(self, context: Context) -> dict[str, Any]:
         from fsm_provider.api.payloads import JobRequest, check
@@ -218,9 +228,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
         from fsm_provider.api.payloads import check_job_requests
 
         with bad_arguments_refused():
-            self.options(only_known=True)
+            self.options(literals_only=True)
             if isinstance(jobs, list | tuple):
-                check_job_requests(map(_known_part, jobs))
+                check_job_requests(map(_literal_part, jobs))
 
     def perform(self, context: Context) -> list[JobOutcome]:
         from fsm_provider.api.payloads import check_job_requests
@@ -280,7 +290,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         """Fail the task if its outcomes are a failure, a person has to act, or another attempt
         could help.
         """
-        from fsm_provider.writes.runner import PASSING
+        from fsm_provider.writes.runner import TRANSIENT
 
         errors = [one.error for one in runner.writes.values() if one.error]
         errors = [one for one in errors if not isinstance(one, FsmNotSentError)]
@@ -289,7 +299,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         is_stopped = runner.stop_reason == STOPPED
         retry = passing is not None or is_stopped
         is_last = "ti" not in context or context["ti"].try_number > context["ti"].max_tries
-        needs_a_person = is_stopped or (runner.stop_reason and not isinstance(passing, PASSING))
+        needs_a_person = is_stopped or (runner.stop_reason and not isinstance(passing, TRANSIENT))
         if (retry and not is_last) or needs_a_person or is_failure:
             text = "jobs[{index}] ({name}) {outcome}: {error}"
             lines = [
@@ -312,13 +322,13 @@ def job_id_or_skip(outcome: JobOutcome) -> int:
     return outcome["jobID"]
 
 
-def _known_part(request: Any) -> Any:
+def _literal_part(request: Any) -> Any:
     """Replace templates by values that pass the checks."""
     valid: dict[str, Any] = {"property_id": 0, "job": {}}
     if not isinstance(request, dict):
-        return request if is_known(request) else valid
-    known = {name: value for name, value in request.items() if is_known(value)}
+        return request if is_literal(request) else valid
+    known = {name: value for name, value in request.items() if is_literal(value)}
     known = {name: value for name, value in valid.items() if name in request} | known
     if isinstance(request.get("job"), dict):
-        known["job"] = {name: value for name, value in request["job"].items() if is_known(value)}
+        known["job"] = {name: value for name, value in request["job"].items() if is_literal(value)}
     return known

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import mask_secret
 
+from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, FsmRegistrationError
-from fsm_provider.operators.base import bad_arguments_refused, is_known
+from fsm_provider.operators.base import bad_arguments_refused, is_literal
 from fsm_provider.operators.writes import FsmWriteOperator
-from fsm_provider.state.task import Task, digest_for
+from fsm_provider.state.task import Task
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.payloads import WebhookCreate
-    from fsm_provider.api.retry import TimeLimit
-    from fsm_provider.writes.ledger import Write
+    from fsm_provider.api.request import TimeLimit
+    from fsm_provider.writes.ledger import WriteAttempt
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -68,8 +69,8 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         self.target_url = target_url
         self.description = description
         with bad_arguments_refused():
-            self.options(only_known=True)
-            if is_known([object, event_types, target_url, description]):
+            self.options(literals_only=True)
+            if is_literal([object, event_types, target_url, description]):
                 self._payload(target_url or "https://receiver.invalid")
 
     def perform(self, context: Context) -> list[dict[str, Any]]:
@@ -89,10 +90,10 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             registered |= zip(missing, made, strict=True)
         return [*map(dict, registered.values())]
 
-    def _plan(self, task: Task, payload: WebhookCreate) -> Write:
+    def _plan(self, task: Task, payload: WebhookCreate) -> WriteAttempt:
         """Return the write that makes one registration; its key is the name of its Variable."""
         from fsm_provider.plugins.webhooks.settings import DIGITS, registrations_prefix
-        from fsm_provider.writes.ledger import Write, planned
+        from fsm_provider.writes.ledger import WriteAttempt, planned
 
         service = self.hook.settings.service
         content: list[Any] = [payload.object, sorted(payload.event_types), payload.target_url]
@@ -100,9 +101,11 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         variable = f"{prefix}{digest_for([service, *content], DIGITS)}"
         content.append(payload.description)
         row = planned(task, service, "POST /settings/webhooks", content, variable, "webhook")
-        return Write(row, True, payload)
+        return WriteAttempt(row, True, payload)
 
-    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> dict[str, Any]:
+    def send_write(
+        self, write: WriteAttempt, headers: dict[str, str], limit: TimeLimit
+    ) -> dict[str, Any]:
         """Register it, and store its secret; return it without."""
         from fsm_provider.api.redaction import hide_in
         from fsm_provider.plugins.webhooks.settings import HIDDEN
@@ -143,7 +146,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         logger.info("Registered webhook %s for %s", webhook.id, ", ".join(payload.event_types))
         return dict(registration)
 
-    def existing_result(self, write: Write) -> dict[str, Any]:
+    def existing_result(self, write: WriteAttempt) -> dict[str, Any]:
         """Return a registration that was made before: what its Variable holds by now, or else its
         row.
         """

@@ -13,15 +13,15 @@ from airflow.providers.common.compat.sdk import conf
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import parse_choice, parse_count, parse_text
 from fsm_provider.links import FsmUncertainLink
-from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_known
+from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_literal
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
-    from fsm_provider.api.retry import TimeLimit
+    from fsm_provider.api.request import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.state.task import Task
-    from fsm_provider.writes.ledger import Write
+    from fsm_provider.writes.ledger import WriteAttempt
     from fsm_provider.writes.runner import Runner
     from fsm_provider.writes.sql_ledger import SqlLedger
     from fsm_provider.writes.task_ledger import TaskLedger
@@ -82,23 +82,23 @@ class FsmWriteOperator(FsmBaseOperator):
         ):
             raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
         for name, key in keys.items():
-            if key not in (None, "") and is_known(key):
+            if key not in (None, "") and is_literal(key):
                 parse_text(name, key)
 
-    def send_write(self, write: Write, headers: dict[str, str], limit: TimeLimit) -> Any:
+    def send_write(self, write: WriteAttempt, headers: dict[str, str], limit: TimeLimit) -> Any:
         raise NotImplementedError
 
-    def existing_result(self, write: Write) -> Any:
+    def existing_result(self, write: WriteAttempt) -> Any:
         """Return what is known of a write that an earlier attempt or another task has sent."""
         return {**(write.row.result or {}), **write.row.about} or None
 
-    def find_write(self, write: Write) -> int | None:
+    def find_write(self, write: WriteAttempt) -> int | None:
         found = self.find_existing(self.hook, write.payload.model_copy(deep=True))
         return None if found is None else parse_count("find_existing", found)
 
     @contextmanager
     def runner(
-        self, context: Context, task: Task, writes: Collection[Write], concurrency: int = 1
+        self, context: Context, task: Task, writes: Collection[WriteAttempt], concurrency: int = 1
     ) -> Iterator[Runner]:
         """Open the ledger, for the block, and load writes; give what sends them."""
         from fsm_provider.writes.runner import Runner
@@ -116,7 +116,9 @@ class FsmWriteOperator(FsmBaseOperator):
             self._runner.load(writes)
             yield self._runner
 
-    def write_once(self, context: Context, task: Task, writes: Collection[Write]) -> list[Any]:
+    def write_once(
+        self, context: Context, task: Task, writes: Collection[WriteAttempt]
+    ) -> list[Any]:
         """Send writes in order; return the result of each, once all have ended."""
         from fsm_provider.writes.ledger import result_of
 

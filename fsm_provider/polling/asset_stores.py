@@ -15,11 +15,10 @@ from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
+from fsm_provider.api.digests import DIGITS, digest_for
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.compat import hook_on
-from fsm_provider.hooks.fsm import settings_from
+from fsm_provider.hooks.connection import hook_on, settings_from
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, open_database
-from fsm_provider.state.task import DIGITS, digest_for
 
 ResultT = TypeVar("ResultT")
 

@@ -14,18 +14,18 @@ from datetime import UTC, datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
 from fsm_provider.api.forms import (
     FormFilter,
     FormReference,
     job_id_from,
+    normalize_name,
     reference_to,
-    same_name,
     seconds_of,
 )
-from fsm_provider.api.validation import spelled
+from fsm_provider.api.validation import canonical_id
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.state.task import digest_for
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
@@ -220,7 +220,8 @@ async def read_settings(fsm_conn_id: str) -> Settings:
     """Return the settings of an Airflow connection; a FsmConnectionError if it cannot be read now."""
     from airflow.providers.common.compat.connection import get_async_connection
 
-    from fsm_provider.hooks.fsm import FsmHook, settings_from
+    from fsm_provider.hooks.connection import settings_from
+    from fsm_provider.hooks.fsm import FsmHook
 
     try:
         # Cancelled midway, it would leave its answer to the next one who asks the supervisor, which
@@ -264,9 +265,9 @@ def _form_from(record: FormRecord, reference: FormReference) -> Form:
     updated, job_id = seconds_of(record.last_updated_on_date_time), job_id_from(record)
     return Form(
         record.id,
-        same_name(record.form_name),
-        "" if record.property_id is None else spelled(record.property_id),
-        "" if job_id is None else spelled(job_id),
+        normalize_name(record.form_name),
+        "" if record.property_id is None else canonical_id(record.property_id),
+        "" if job_id is None else canonical_id(job_id),
         seconds_of(record.created_on_date_time),
         updated,
         digest_for(reference, 16) if updated is None else "",

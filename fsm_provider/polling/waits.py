@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_provider.api.errors import FsmError
-from fsm_provider.api.validation import counted
+from fsm_provider.api.validation import pluralize
 from fsm_provider.polling.polls import Form, Place, Query, Time, places_of
 
 CHECK_EVERY = 900.0
@@ -39,13 +39,13 @@ class Criteria:
         """Return the XCom of a timeout."""
         wanted, there = dict.fromkeys(self.form_names), found.values()
         names = [name for name in wanted if name not in there]
-        text = f"{len(there)} of {counted(max(self.minimum_forms, len(wanted)), 'form')}"
+        text = f"{len(there)} of {pluralize(max(self.minimum_forms, len(wanted)), 'form')}"
         if names:
             text += f": {listed(names)} {'is' if len(names) == 1 else 'are'} missing"
         if there and wanted:
             text += f"; there {'is' if len(there) == 1 else 'are'} {_by_name(there)}"
         if others:
-            text += f"; {counted(len(others), 'other form')} since then: {_by_name(others)}"
+            text += f"; {pluralize(len(others), 'other form')} since then: {_by_name(others)}"
         return {"text": text, "form_names": names, "found": list(found)}
 
 
@@ -62,14 +62,14 @@ def _by_name(names: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Deferral:
+class WaitState:
     """What the worker hands to the trigger, and the trigger hands back: JSON values, times by the
     worker.
 
     :ivar since: the bound of the first poll, ISO 8601.
     :ivar polled_at: the service's time when the worker's listing began.
-    :ivar known: the forms that counted, as pairs of id and name; None: not known, or too many.
-    :ivar in_vain: how many times in a row a trigger woke a worker that found nothing new.
+    :ivar known: the forms that pluralize, as pairs of id and name; None: not known, or too many.
+    :ivar futile_wakes: how many times in a row a trigger woke a worker that found nothing new.
     """
 
     service: str
@@ -78,7 +78,7 @@ class Deferral:
     since: str | None = None
     polled_at: Time = 0.0
     known: list[list[Any]] | None = None
-    in_vain: int = 0
+    futile_wakes: int = 0
     failing_since: Time | None = None
 
     @property
@@ -88,14 +88,16 @@ class Deferral:
 
     def rest(self, interval: float) -> float:
         """Return the seconds before it may wake again: twice as many after each time in vain."""
-        return float(min(interval * 2 ** min(self.in_vain, 20), max(CHECK_EVERY, interval)))
+        return float(min(interval * 2 ** min(self.futile_wakes, 20), max(CHECK_EVERY, interval)))
 
-    def after(self, service: str, found: Mapping[int, str], polled_at: Time) -> Deferral:
+    def after(self, service: str, found: Mapping[int, str], polled_at: Time) -> WaitState:
         """Return the next one, after a poll on the worker that did not find enough."""
         known = [list(pair) for pair in found.items()] if len(found) <= MAX_KNOWN else None
         is_in_vain = self.polled_at > 0.0 and (known is None or known == self.known)
-        in_vain = self.in_vain + 1 if is_in_vain else 0
-        return Deferral(service, self.began, self.deadline, self.since, polled_at, known, in_vain)
+        futile_wakes = self.futile_wakes + 1 if is_in_vain else 0
+        return WaitState(
+            service, self.began, self.deadline, self.since, polled_at, known, futile_wakes
+        )
 
 
 @dataclass(eq=False, slots=True)

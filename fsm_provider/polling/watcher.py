@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 from uuid import uuid4
 
+from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
@@ -31,7 +32,6 @@ from fsm_provider.polling.polls import (
     time_of,
 )
 from fsm_provider.polling.tracker import LOOK_BACK, WATERMARK, NewForms, Watch, reconcile_every
-from fsm_provider.state.task import digest_for
 
 logger: logging.Logger = logging.getLogger(__name__)
 

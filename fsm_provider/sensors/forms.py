@@ -17,14 +17,14 @@ from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import ALL_FILTERS, reference_to
 from fsm_provider.api.validation import parse_choice, parse_count, parse_identifier, parse_time
-from fsm_provider.operators.base import FormFilterArguments, bad_arguments_refused, is_known
+from fsm_provider.operators.base import FormFilterArguments, bad_arguments_refused, is_literal
 from fsm_provider.operators.forms import XCOM
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.polling.waits import Deferral
+    from fsm_provider.polling.waits import WaitState
 
 NO_TRIGGERER = (
     "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
@@ -100,7 +100,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.query_params = query_params
         self.xcom = xcom
         self.deferrable = deferrable
-        self._before: Deferral | None = None
+        self._before: WaitState | None = None
         with bad_arguments_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
@@ -109,9 +109,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                     raise FsmInputError(
                         f"{name}: is another way to give {name}_id; give one of them"
                     )
-            if is_known(minimum_forms):
+            if is_literal(minimum_forms):
                 parse_count("minimum_forms", minimum_forms)
-            if since is not None and is_known(since):
+            if since is not None and is_literal(since):
                 parse_time("since", since)
 
     def begin(self, context: Context) -> str:
@@ -152,11 +152,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     def poll(self) -> PokeReturnValue:
         from fsm_provider.api.models import Form
         from fsm_provider.polling.polls import list_once
-        from fsm_provider.polling.waits import Deferral
+        from fsm_provider.polling.waits import WaitState
 
         client = self.hook.client
         if self._before is None and self.deferrable:
-            self._before = Deferral(
+            self._before = WaitState(
                 client.settings.service, self._began, self._deadline, self.since
             )
         as_reference = Form.as_json if self.xcom == "full" else reference_to
@@ -180,7 +180,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         if wait is None or now >= wait.deadline:
             return
         if self._failing_since is not None:
-            wait = replace(wait, in_vain=wait.in_vain + 1, failing_since=self._failing_since)
+            wait = replace(
+                wait, futile_wakes=wait.futile_wakes + 1, failing_since=self._failing_since
+            )
         self.defer(
             trigger=FsmFormTrigger(
                 fsm_conn_id=self.fsm_conn_id,
@@ -202,10 +204,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
     ) -> Any:
         """Poll again after the trigger's event, as after any other poll."""
-        from fsm_provider.polling.waits import Deferral
+        from fsm_provider.polling.waits import WaitState
 
         if next_method == "execute_complete":
-            self._before = before = Deferral(**(next_kwargs or {})["event"]["wait"])
+            self._before = before = WaitState(**(next_kwargs or {})["event"]["wait"])
             self._began, self._deadline = before.began, before.deadline
             self._failing_since, self.since = before.failing_since, before.since
         elif (

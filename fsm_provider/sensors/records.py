@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import PokeReturnValue
 
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
-from fsm_provider.api.validation import NOTHING, counted, parse_count, parse_names, parse_params
+from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params, pluralize
 from fsm_provider.operators.base import PATH, OptionParsers, bad_arguments_refused
 from fsm_provider.sensors.base import FsmBaseSensor
 
@@ -91,7 +91,7 @@ class FsmRecordSensor(FsmBaseSensor):
                 raise FsmInputError(
                     f"predicate: should be a function, not {type(predicate).__name__}"
                 )
-            self.options(only_known=True)
+            self.options(literals_only=True)
 
     def begin(self, context: Context) -> str:
         self._options = self.options()
@@ -117,7 +117,7 @@ class FsmRecordSensor(FsmBaseSensor):
                 {name: record.get(name) for name in names} if self.predicate(record) else None
             )
         found = [one for one in latest.values() if one is not None]
-        text = f"{len(found)} of {counted(minimum, 'record')}, of {len(latest)} at {self.path}"
+        text = f"{len(found)} of {pluralize(minimum, 'record')}, of {len(latest)} at {self.path}"
         self._missing = {"text": text, "found": found}
         return PokeReturnValue(is_done=len(found) >= minimum, xcom_value=found)
 

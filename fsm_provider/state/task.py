@@ -1,19 +1,13 @@
-"""Which task is running, and digests of what identifies things."""
+"""Which task is running. Airflow is imported when one is."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 from uuid import uuid4
-
-from airflow.providers.common.compat.sdk import conf
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-DIGITS = 32
 
 
 @dataclass(frozen=True)
@@ -34,6 +28,8 @@ class Task:
         """Return the running task; without one, a task of that name in a run of its own."""
         if (ti := context.get("ti")) is None:
             return cls("", uuid4().hex, task_id)
+        from airflow.providers.common.compat.sdk import conf
+
         map_index = ti.map_index if ti.map_index is not None else -1
         airflow = conf.get("fsm", "airflow_name", fallback="")
         return cls(ti.dag_id, ti.run_id, ti.task_id, map_index, airflow)
@@ -45,9 +41,3 @@ class Task:
     def __str__(self) -> str:
         airflow = f" of Airflow {self.airflow}" if self.airflow else ""
         return f"task {self.place} of run {self.run_id} of DAG {self.dag_id}{airflow}"
-
-
-def digest_for(value: Any, length: int = DIGITS) -> str:
-    """Return ``length`` hexadecimal digits, the same for equal JSON values."""
-    text = json.dumps(value, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:length]

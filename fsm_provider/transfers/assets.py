@@ -43,7 +43,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
         )
         self.query_params = query_params
         with bad_arguments_refused():
-            self.options(only_known=True)
+            self.options(literals_only=True)
 
     def perform(self, context: Context) -> ExportResult:
         from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS as endpoint

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import counted, parse_flag, parse_text, refuse_none
+from fsm_provider.api.validation import parse_flag, parse_text, pluralize, refuse_none
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers
 
 if TYPE_CHECKING:
@@ -140,6 +140,6 @@ class FsmExportOperator(FsmObjectStorageOperator):
             size = file.tell()
         report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
         exported = ExportResult(path=str(path), rows=buffer.rows, bytes=size)
-        rows, size_in_bytes = counted(buffer.rows, "row"), counted(size, "byte")
+        rows, size_in_bytes = pluralize(buffer.rows, "row"), pluralize(size, "byte")
         self.log.info("Exported %s, %s: %s", rows, size_in_bytes, path)
         return exported

@@ -17,7 +17,7 @@ from fsm_provider.operators.base import (
     FormFilterArguments,
     OptionParsers,
     bad_arguments_refused,
-    is_known,
+    is_literal,
 )
 from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
 
@@ -97,8 +97,8 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         self.max_seconds = max_seconds
         self.allow_private_addresses = allow_private_addresses
         with bad_arguments_refused():
-            self.options(only_known=True)
-            if isinstance(forms, list | tuple) and is_known(forms):
+            self.options(literals_only=True)
+            if isinstance(forms, list | tuple) and is_literal(forms):
                 parse_forms(forms, UTC)
 
     def perform(self, context: Context) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         self.created_before = created_before
         with bad_arguments_refused():
             self.check_filters()
-            self._check_window(only_known=True)
+            self._check_window(literals_only=True)
 
     def perform(self, context: Context) -> ExportResult:
         from fsm_provider.api.models import Form
@@ -214,13 +214,13 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
             ):
                 yield form
 
-    def _check_window(self, *, only_known: bool = False) -> datetime | None:
+    def _check_window(self, *, literals_only: bool = False) -> datetime | None:
         """Return the window's end.
 
         :raises FsmInputError: naming what has the wrong type, or the bound of an empty window.
         """
-        before: datetime | None = self.options(only_known=only_known).get("created_before")
-        since: Any = self.form_filter(only_known=only_known).created_since
+        before: datetime | None = self.options(literals_only=literals_only).get("created_before")
+        since: Any = self.form_filter(literals_only=literals_only).created_since
         if before is not None and since is not None and before <= since:
             raise FsmInputError(f"created_before: {before} is not after created_since: {since}")
         return before

@@ -18,7 +18,7 @@ from fsm_provider.api import errors
 from fsm_provider.api.forms import FormFilter, job_id_from, parse_forms
 from fsm_provider.api.models import Form
 from fsm_provider.api.retry import REPEATABLE
-from fsm_provider.api.validation import counted, parse_identifier
+from fsm_provider.api.validation import parse_identifier, pluralize
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.base import fail_in_part
 from fsm_provider.storage import report, uri_for_records
@@ -146,7 +146,7 @@ class PdfTransfer:
             f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items() if number
         ]
         done = ", ".join(parts) or "nothing to do"
-        return f"{counted(len(self._items), 'PDF')}: {done}; {size:,} bytes"
+        return f"{pluralize(len(self._items), 'PDF')}: {done}; {size:,} bytes"
 
     def _store_all(self, items: list[_Item]) -> None:
         by_name: dict[str, list[_Item]] = defaultdict(list)
@@ -231,7 +231,7 @@ class PdfTransfer:
     def _look_up(self, items: list[_Item]) -> list[_Item]:
         """Replace the records of those in the listing by their current ones; return these items."""
         wanted = _narrowest([item.form for item in items])
-        logger.info("Looking up %s in the listing (%s)", counted(len(items), "form"), wanted)
+        logger.info("Looking up %s in the listing (%s)", pluralize(len(items), "form"), wanted)
         missing: dict[int, list[_Item]] = defaultdict(list)
         for item in items:
             missing[item.form.id].append(item)

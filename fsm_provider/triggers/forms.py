@@ -17,7 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
     from fsm_provider.api.forms import FormFilters
-    from fsm_provider.polling.waits import Deferral, Wait
+    from fsm_provider.polling.waits import Wait, WaitState
     from fsm_provider.polling.watcher import AssetEvents
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -60,7 +60,7 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
     {...}}``.
 
     :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
-    :param wait: a :class:`fsm_provider.polling.waits.Deferral` as JSON values.
+    :param wait: a :class:`fsm_provider.polling.waits.WaitState` as JSON values.
 
     The others are those of :class:`fsm_provider.sensors.forms.FsmFormSensor`; times are in seconds.
     """
@@ -77,9 +77,9 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         from fsm_provider.polling.feed import joined
         from fsm_provider.polling.polls import Source
-        from fsm_provider.polling.waits import Deferral
+        from fsm_provider.polling.waits import WaitState
 
-        deferral, clock = Deferral(**self.wait), asyncio.get_running_loop().time
+        deferral, clock = WaitState(**self.wait), asyncio.get_running_loop().time
         # dag.test() gives no identifier, and has no scheduler.
         shortest = 0.0 if self.trigger_id is None else MIN_DEFERRAL
         began, left = clock(), max(deferral.deadline - time.time(), shortest)
@@ -103,7 +103,7 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
             failing_since = None
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
 
-    def _wait(self, deferral: Deferral) -> Wait:
+    def _wait(self, deferral: WaitState) -> Wait:
         from fsm_provider.api.forms import FormFilter, seconds_of
         from fsm_provider.polling.polls import Query
         from fsm_provider.polling.waits import Criteria, Wait

@@ -14,24 +14,26 @@ the row as it is to be, or the same row if the change does not apply. ``read_at`
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 from uuid import uuid4
 
+from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.links import job_page_url
-from fsm_provider.state.task import Task, digest_for
+from fsm_provider.state.task import Task
 
 if TYPE_CHECKING:
-    from fsm_provider.api.retry import Attempts
+    from fsm_provider.api.retry import RetryState
     from fsm_provider.writes.outcomes import Outcome
 
 State = Literal["free", "sending", "done", "uncertain"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class LedgerEntry:
     """What the ledger holds of a write. Times are milliseconds since 1970 by the ledger's clock.
 
     :param id: the digest of the key, which identifies the write within its scope.
@@ -86,7 +88,7 @@ class Row:
             return None
         return job_page_url(web_url, self.result_id, self.property_id or "")
 
-    def with_note(self, text: str) -> Row:
+    def with_note(self, text: str) -> LedgerEntry:
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
 
     @property
@@ -103,7 +105,7 @@ class Row:
 
 def planned(
     by: Task, service: str, what: str, content: Any, key: str, kind: str = "request", **about: Any
-) -> Row:
+) -> LedgerEntry:
     """Return the row of a write that nobody has sent; ``content`` is JSON values."""
     try:
         json.dumps(content, allow_nan=False, ensure_ascii=False, default=str).encode()
@@ -111,13 +113,13 @@ def planned(
     except (ValueError, TypeError, RecursionError) as error:
         raise FsmInputError(f"{what}: its content cannot be written as JSON: {error}") from None
     row_id = digest_for(key)
-    return Row(
+    return LedgerEntry(
         id=row_id, key=key, service=service, digest=digest, kind=kind, what=what, by=by, **about
     )
 
 
 @dataclass(eq=False)
-class Write:
+class WriteAttempt:
     """A write of an attempt.
 
     :param planned: the row that this attempt would send; ``row`` is as it was read last.
@@ -128,11 +130,11 @@ class Write:
     :ivar error: why this attempt has not made it.
     """
 
-    planned: Row
+    planned: LedgerEntry
     key_is_given: bool = False
     payload: Any = None
-    row: Row = field(init=False)
-    attempts: Attempts = field(init=False)
+    row: LedgerEntry = field(init=False)
+    attempts: RetryState = field(init=False)
     awaited: str = field(init=False, default="")
     may_resend: bool = field(init=False, default=False)
     is_lost: bool = field(init=False, default=False)
@@ -156,21 +158,63 @@ class Write:
         return "rejected" if self.error is not None and self.error.permanent else "not_created"
 
 
-def as_read(row: Row) -> Row:
+def as_read(row: LedgerEntry) -> LedgerEntry:
     """Return a row as whoever reads it sees it: ``sending`` past its lease is uncertain."""
     if row.state == "sending" and row.lease_until < row.read_at:
         return replace(row, state="uncertain", error="no response was recorded")
     return row
 
 
-Change = Callable[[Row], Row]
+Change = Callable[[LedgerEntry], LedgerEntry]
 """One of the functions below, without its last argument: the row as it is read now.
 
 Every claim and every settlement sets a new ``owner``: another one means that somebody came between.
 """
 
 
-def claimed(claim: Row, seen: Row, lease: float, row: Row) -> Row:
+class Ledger(Protocol):
+    """Where the writes of one scope are recorded: one task of a run, or all keys of a service."""
+
+    is_shared: bool
+    """Whether the map indexes of a task, and their attempts, all have this ledger."""
+
+    def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
+        """Return the entries as they are now, by id; an id without one is left out."""
+
+    def rows_of_task(self, task: Task) -> dict[str, LedgerEntry]:
+        """Return the entries that this task, with this map index, has planned or sent."""
+
+    def plan(self, rows: Collection[LedgerEntry]) -> dict[str, LedgerEntry]:
+        """Add those entries that are missing; return all of them as they are now."""
+
+    def change(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
+        """Apply changes, by id, to the entries as they are now; return these as they are then."""
+
+    def rivals_of(self, row: LedgerEntry) -> list[str]:
+        """Return the keys of other writes that may have made what a look-up for an entry finds."""
+
+
+class LedgerReader(Protocol):
+    """All ledgers of one service, for people."""
+
+    def rows(
+        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
+    ) -> Sequence[tuple[Ledger, LedgerEntry]]:
+        """Return entries in the order in which they were sent, each with its ledger.
+
+        :param states: only entries in one of them; empty: all.
+        :param text: only entries whose key, reference or job's id it is.
+        :param latest: only so many, which were sent last.
+        """
+
+    def days(self, first: int) -> Counter[tuple[int, str]]:
+        """Count entries by the day on which they were sent, and by state.
+
+        :param first: the first day that counts; days are numbered from 1970.
+        """
+
+
+def claimed(claim: LedgerEntry, seen: LedgerEntry, lease: float, row: LedgerEntry) -> LedgerEntry:
     """Claim a row as it was read, for ``lease`` seconds."""
     if row.owner != seen.owner or row.state == "done":
         return row
@@ -188,7 +232,7 @@ def claimed(claim: Row, seen: Row, lease: float, row: Row) -> Row:
     )
 
 
-def succeeded(claim: Row, result: dict[str, Any], row: Row) -> Row:
+def succeeded(claim: LedgerEntry, result: dict[str, Any], row: LedgerEntry) -> LedgerEntry:
     """Record a success, however late it comes: a row that is another's or done keeps a note of it."""
     if row.state == "done" and row.result == result:
         return row
@@ -202,7 +246,7 @@ def succeeded(claim: Row, result: dict[str, Any], row: Row) -> Row:
     return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
 
 
-def came_to_nothing(claim: Row, error: str, row: Row) -> Row:
+def came_to_nothing(claim: LedgerEntry, error: str, row: LedgerEntry) -> LedgerEntry:
     """Record that a request was refused or not sent; what was uncertain before stays so."""
     if row.owner != claim.owner:
         return row
@@ -214,26 +258,30 @@ def came_to_nothing(claim: Row, error: str, row: Row) -> Row:
     return replace(row, state="free", error=error)
 
 
-def response_lost(claim: Row, error: str, row: Row) -> Row:
+def response_lost(claim: LedgerEntry, error: str, row: LedgerEntry) -> LedgerEntry:
     """Record that nobody knows what became of a request; its lease stays."""
     return replace(row, state="uncertain", error=error) if row.owner == claim.owner else row
 
 
-def belongs_to_another(after: Row, other: str, row: Row) -> Row:
+def belongs_to_another(after: LedgerEntry, other: str, row: LedgerEntry) -> LedgerEntry:
     """Record that the result of a write is that of another, too: one of them was not made."""
     error = f"job {after.result_id} is that of key '{other}' as well: look up both in the service"
     is_ours = row.owner == after.owner or row.state == "free"
     return replace(row, state="uncertain", error=error) if is_ours else row
 
 
-def found(seen: Row, result: dict[str, Any], rivals: Collection[str], row: Row) -> Row:
+def found(
+    seen: LedgerEntry, result: dict[str, Any], rivals: Collection[str], row: LedgerEntry
+) -> LedgerEntry:
     """Record what a look-up has found, unless it may be what other writes have made, its rivals."""
     if row.owner != seen.owner or row.state != "uncertain" or rivals:
         return row
     return replace(row, state="done", owner=uuid4().hex, result=result, error=None)
 
 
-def settled(seen: Row, result: dict[str, Any] | None, who: str, row: Row) -> Row:
+def settled(
+    seen: LedgerEntry, result: dict[str, Any] | None, who: str, row: LedgerEntry
+) -> LedgerEntry:
     """Record what a person has found out: ``result`` is None if nothing was written."""
     state: State = "free" if result is None else "done"
     is_uncertain = row.state == "uncertain"
@@ -244,7 +292,7 @@ def settled(seen: Row, result: dict[str, Any] | None, who: str, row: Row) -> Row
     return replace(row.with_note(who), state=state, owner=uuid4().hex, result=result, error=None)
 
 
-def forgotten(seen: Row, who: str, row: Row) -> Row:
+def forgotten(seen: LedgerEntry, who: str, row: LedgerEntry) -> LedgerEntry:
     """Have a write that is done sent again."""
     if row.owner != seen.owner or row.state != "done" or row.lease_until >= row.read_at:
         return row
@@ -253,9 +301,9 @@ def forgotten(seen: Row, who: str, row: Row) -> Row:
 
 
 def check_input(
-    writes: Collection[Write],
+    writes: Collection[WriteAttempt],
     known: Collection[str],
-    rows: Collection[Row],
+    rows: Collection[LedgerEntry],
     is_mapped: bool,
     is_shared: bool,
 ) -> None:
@@ -284,6 +332,6 @@ def check_input(
         )
 
 
-def result_of(row: Row, web_url: str | None) -> str:
+def result_of(row: LedgerEntry, web_url: str | None) -> str:
     """Return what a write has made, for the log."""
     return ", ".join(filter(None, [f"id {row.result_id}", row.page(web_url) if web_url else None]))

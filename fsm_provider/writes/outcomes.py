@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from fsm_provider.api import errors
-from fsm_provider.api.validation import counted
+from fsm_provider.api.validation import pluralize
 
 if TYPE_CHECKING:
-    from fsm_provider.writes.ledger import Row, Write
+    from fsm_provider.writes.ledger import LedgerEntry, WriteAttempt
 
 Outcome = Literal["created", "existing", "rejected", "uncertain", "not_created", "valid"]
 MADE: frozenset[Outcome] = frozenset({"created", "existing"})
@@ -43,7 +43,7 @@ class JobOutcome(TypedDict):
     error: str | None
 
 
-def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> errors.FsmError:
+def why_not_made(one: WriteAttempt, stop_reason: str, fsm_conn_id: str) -> errors.FsmError:
     row = one.row
     where = "" if row.service == one.planned.service else f" to {row.service}"
     if row.state == "done":
@@ -60,7 +60,7 @@ def why_not_made(one: Write, stop_reason: str, fsm_conn_id: str) -> errors.FsmEr
     return errors.FsmNotSentError(f"not sent: {reason}{before}")
 
 
-def _uncertain(one: Write, where: str, fsm_conn_id: str) -> errors.FsmError:
+def _uncertain(one: WriteAttempt, where: str, fsm_conn_id: str) -> errors.FsmError:
     row = one.row
     reason = row.error or "its response was lost"
     if row.state == "sending":
@@ -91,12 +91,17 @@ def _uncertain(one: Write, where: str, fsm_conn_id: str) -> errors.FsmError:
     return error
 
 
-def _sent_at(row: Row) -> str:
+def _sent_at(row: LedgerEntry) -> str:
     return datetime.fromtimestamp(row.sent_at / 1000, UTC).isoformat(timespec="seconds")
 
 
 def job_outcome(
-    index: int, one: Write, error: errors.FsmError | None, *, web_url: str | None, dry_run: bool
+    index: int,
+    one: WriteAttempt,
+    error: errors.FsmError | None,
+    *,
+    web_url: str | None,
+    dry_run: bool,
 ) -> JobOutcome:
     row, outcome = one.row, one.outcome
     if dry_run and row.state == "free":
@@ -121,4 +126,4 @@ def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
     parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
     parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
     stopped = f" (nothing more was sent: {stop_reason})" if stop_reason else ""
-    return f"{counted(len(outcomes), 'job')}: {', '.join(parts)}{stopped}"
+    return f"{pluralize(len(outcomes), 'job')}: {', '.join(parts)}{stopped}"

@@ -21,16 +21,15 @@ from uuid import uuid4
 
 from fsm_provider.api import errors
 from fsm_provider.api.errors import FsmError, FsmNotSentError, FsmUncertainWriteError
-from fsm_provider.api.retry import Attempts, TimeLimit, clocks
+from fsm_provider.api.request import TimeLimit, clocks
+from fsm_provider.api.retry import RetryState
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
-from fsm_provider.writes.ledger import Change, Row, Write, result_of
+from fsm_provider.writes.ledger import Change, LedgerEntry, WriteAttempt, result_of
 from fsm_provider.writes.outcomes import MADE, why_not_made
 
 if TYPE_CHECKING:
     from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.writes.sql_ledger import SqlLedger
-    from fsm_provider.writes.task_ledger import TaskLedger
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ LEASE_TIMEOUTS = 4  # and at least so many timeouts of the connection
 LOOK_INTERVAL = 0.5  # seconds between two looks at what others are sending
 GATHER_SECONDS = 0.002  # after a request ends, so that those that end with it share its transaction
 MAX_LOST_IN_A_ROW = 20  # lost responses, after which the service counts as down
-PASSING = errors.FsmConnectionError | errors.FsmRateLimitedError
+TRANSIENT = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
 
 
@@ -54,29 +53,29 @@ class Runner:
     :param create_uncertain: send again what was uncertain when the attempt began.
     """
 
-    ledger: SqlLedger | TaskLedger
+    ledger: rules.Ledger
     by: Task
     hook: FsmHook
-    send: Callable[[Write, dict[str, str], TimeLimit], Any]
-    find: Callable[[Write], int | str | None] | None = None
+    send: Callable[[WriteAttempt, dict[str, str], TimeLimit], Any]
+    find: Callable[[WriteAttempt], int | str | None] | None = None
     concurrency: int = 1
     create_uncertain: bool = False
-    writes: dict[str, Write] = field(init=False, default_factory=dict)
+    writes: dict[str, WriteAttempt] = field(init=False, default_factory=dict)
     stop_reason: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
         self._client = self.hook.client
         self._lease = max(MIN_LEASE, LEASE_TIMEOUTS * self._client.settings.timeout)
         self._id, self._numbers = uuid4().hex, count()
-        self._waiting: deque[Write] = deque()
-        self._resting: list[Write] = []
-        self._flying: dict[Future[Any], tuple[Write, Row]] = {}
+        self._waiting: deque[WriteAttempt] = deque()
+        self._resting: list[WriteAttempt] = []
+        self._flying: dict[Future[Any], tuple[WriteAttempt, LedgerEntry]] = {}
         self._to_record: dict[str, Change] = {}
         self._resume_at = 0.0
         self._slot_at: float | None = None  # reserved, and not used yet
         self._lost_in_a_row = 0
 
-    def load(self, writes: Collection[Write]) -> None:
+    def load(self, writes: Collection[WriteAttempt]) -> None:
         """Read what is known of writes; refuse input in which a new one may be an earlier one,
         edited.
         """
@@ -84,7 +83,7 @@ class Runner:
         known = self.ledger.load(self.writes)
         for row_id, one in self.writes.items():
             one.row = known.get(row_id, one.planned)
-            one.attempts = Attempts(self._client.settings.max_retries)
+            one.attempts = RetryState(self._client.settings.max_retries)
             one.may_resend = self.create_uncertain and one.row.state in ("uncertain", "sending")
         if len(known) < len(self.writes):
             rows = self.ledger.rows_of_task(self.by).values()
@@ -132,7 +131,7 @@ class Runner:
         """
         self.stop_reason = self.stop_reason or reason
 
-    def error_of(self, one: Write) -> FsmError | None:
+    def error_of(self, one: WriteAttempt) -> FsmError | None:
         """Return why a write is not known to have been made; None if it is."""
         return (
             None
@@ -140,7 +139,7 @@ class Runner:
             else why_not_made(one, self.stop_reason, self.hook.fsm_conn_id)
         )
 
-    def _route(self, one: Write) -> None:
+    def _route(self, one: WriteAttempt) -> None:
         """Put a write where its row says: to be sent, to be looked at again, or at its end."""
         row = one.row
         is_open = row.state == "uncertain" and one.is_as_sent and not one.is_over
@@ -159,7 +158,7 @@ class Runner:
         elif (error := self.error_of(one)) and len(self.writes) > 1:  # else the task fails with it
             logger.error("%s: %s: %s", one.row, one.outcome, error)
 
-    def _rest(self, one: Write, why: str) -> None:
+    def _rest(self, one: WriteAttempt, why: str) -> None:
         self._resting.append(one)
         if one.awaited != why:
             one.awaited, until = why, datetime.now(UTC) + timedelta(seconds=one.row.lease_left)
@@ -177,7 +176,7 @@ class Runner:
             one.row = rows[one.row.id]
             self._route(one)
 
-    def _look_up(self, one: Write) -> bool:
+    def _look_up(self, one: WriteAttempt) -> bool:
         """Look in the service for what is uncertain; return False only if it is not there."""
         row = one.row
         try:
@@ -197,7 +196,7 @@ class Runner:
             )
         return True
 
-    def _recognises(self, one: Write) -> bool:
+    def _recognises(self, one: WriteAttempt) -> bool:
         """Return whether the service recognises an uncertain write by its token if it is sent
         again.
         """
@@ -207,7 +206,7 @@ class Runner:
         is_known = row.read_at - row.token_at < settings.idempotency_hours * 3_600_000
         return is_known and row.token.startswith(f"{(settings.idempotency_header or '').lower()}:")
 
-    def _claim_of(self, one: Write) -> Row:
+    def _claim_of(self, one: WriteAttempt) -> LedgerEntry:
         """Return the claim of a write; its token is that of an earlier request while the service
         knows it.
         """
@@ -223,7 +222,7 @@ class Runner:
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""
         since = clocks()  # before the transaction that claims begins
-        claims: list[tuple[Write, Row]] = []
+        claims: list[tuple[WriteAttempt, LedgerEntry]] = []
         room = self.concurrency + self.concurrency // 2 - len(self._flying)
         while self._waiting and len(claims) < room and self._take_slot():
             one = self._waiting.popleft()
@@ -241,7 +240,7 @@ class Runner:
             if one.row.owner != claim.owner:
                 self._route(one)
 
-    def _record_and_claim(self, claims: Mapping[str, Change]) -> dict[str, Row]:
+    def _record_and_claim(self, claims: Mapping[str, Change]) -> dict[str, LedgerEntry]:
         """Record what has ended, and claim, in one transaction; put what has ended where its row
         says.
         """
@@ -283,7 +282,7 @@ class Runner:
         self._slot_at = None
         return True
 
-    def _send(self, one: Write, claim: Row, limit: TimeLimit) -> Any:
+    def _send(self, one: WriteAttempt, claim: LedgerEntry, limit: TimeLimit) -> Any:
         if self.stop_reason:
             raise FsmNotSentError(f"not sent: {self.stop_reason}")
         header, _, token = (claim.token or "").partition(":")
@@ -302,7 +301,7 @@ class Runner:
         for future in wait(self._flying, 0).done:
             self._take_end(*self._flying.pop(future), future)
 
-    def _take_end(self, one: Write, claim: Row, future: Future[Any]) -> None:
+    def _take_end(self, one: WriteAttempt, claim: LedgerEntry, future: Future[Any]) -> None:
         """Take the end of a request; it is recorded next."""
         try:
             one.response = future.result()
@@ -318,8 +317,10 @@ class Runner:
                     one.is_over = not self._pause_for_retry(one, one.error)
             else:
                 change = partial(rules.came_to_nothing, claim, storable_text(error))
-                one.is_over = not (isinstance(error, PASSING) and self._pause_for_retry(one, error))
-                if one.is_over and isinstance(error, PASSING):
+                one.is_over = not (
+                    isinstance(error, TRANSIENT) and self._pause_for_retry(one, error)
+                )
+                if one.is_over and isinstance(error, TRANSIENT):
                     self.stop(f"every further request would fail with: {error}")
         except BaseException as error:
             change = partial(
@@ -329,7 +330,7 @@ class Runner:
         finally:
             self._to_record[claim.id] = change
 
-    def _pause_for_retry(self, one: Write, error: FsmError) -> bool:
+    def _pause_for_retry(self, one: WriteAttempt, error: FsmError) -> bool:
         """Begin nothing for a while; return False if the policy allows no further attempt."""
         try:
             delay = one.attempts.delay_after(error)

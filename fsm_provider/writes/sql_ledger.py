@@ -18,10 +18,11 @@ from uuid import uuid4
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
+from fsm_provider.api.digests import DIGITS, digest_for
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, now
-from fsm_provider.state.task import DIGITS, Task, digest_for
-from fsm_provider.writes.ledger import Change, Row, as_read, belongs_to_another
+from fsm_provider.state.task import Task
+from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, belongs_to_another
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -92,17 +93,17 @@ class SqlLedger:
         self._engine = engine
         self._scope = scope
 
-    def load(self, ids: Iterable[str]) -> dict[str, Row]:
+    def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         """Return rows as they are now, by id; a lease that is over counts as uncertain."""
-        every, rows = sorted(ids), dict[str, Row]()
+        every, rows = sorted(ids), dict[str, LedgerEntry]()
         for start in range(0, len(every), AT_ONCE):
             rows |= self._read(LEDGER.c.id.in_(every[start : start + AT_ONCE]))
         return rows
 
-    def rows_of_task(self, task: Task) -> dict[str, Row]:
+    def rows_of_task(self, task: Task) -> dict[str, LedgerEntry]:
         return self._read(LEDGER.c.task == task_digest(task))
 
-    def plan(self, rows: Collection[Row]) -> dict[str, Row]:
+    def plan(self, rows: Collection[LedgerEntry]) -> dict[str, LedgerEntry]:
         """Add the rows that are missing; return all."""
         by_id = {row.id: row for row in rows}
         values = [self._values(by_id[one]) for one in sorted(by_id)]
@@ -115,7 +116,7 @@ class SqlLedger:
                 raise
         return known | self.plan([row for one, row in by_id.items() if one not in known])
 
-    def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
+    def change(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
         """Apply changes by id; return the rows as they are afterwards.
 
         That is one transaction, or one for each row if the id of a job is that of another row
@@ -137,7 +138,7 @@ class SqlLedger:
         shared = {row.id: partial(belongs_to_another, after, str(_unescaped(key) or ""))}
         return in_transaction(self._engine, partial(self._change, changes=shared))
 
-    def rivals_of(self, row: Row) -> list[str]:
+    def rivals_of(self, row: LedgerEntry) -> list[str]:
         """Return the keys of other writes that may have made what a look-up for a row finds."""
         others = LEDGER.c.state.in_(("sending", "uncertain")) & (LEDGER.c.subject == row.subject)
         query = sa.select(LEDGER.c.scope, LEDGER.c.id, LEDGER.c.key).where(
@@ -147,7 +148,9 @@ class SqlLedger:
         found = in_transaction(self._engine, lambda one: one.execute(query).all())
         return [key for scope, row_id, key in found if (scope, row_id) != mine]
 
-    def _change(self, connection: Connection, changes: Mapping[str, Change]) -> dict[str, Row]:
+    def _change(
+        self, connection: Connection, changes: Mapping[str, Change]
+    ) -> dict[str, LedgerEntry]:
         query = (
             self._select(LEDGER.c.id.in_(sorted(changes))).order_by(LEDGER.c.id).with_for_update()
         )
@@ -166,7 +169,7 @@ class SqlLedger:
             connection.execute(_UPDATE, changed)
         return rows
 
-    def _read(self, some: ColumnElement[bool]) -> dict[str, Row]:
+    def _read(self, some: ColumnElement[bool]) -> dict[str, LedgerEntry]:
         stored = in_transaction(
             self._engine, lambda one: one.execute(self._select(some)).mappings().all()
         )
@@ -175,7 +178,7 @@ class SqlLedger:
     def _select(self, some: ColumnElement[bool]) -> Any:
         return sa.select(LEDGER, now().label("now")).where(LEDGER.c.scope == self._scope, some)
 
-    def _values(self, row: Row) -> dict[str, Any]:
+    def _values(self, row: LedgerEntry) -> dict[str, Any]:
         result_id = row.result_id
         is_job = row.kind == "job" and row.state == "done" and result_id is not None
         values = {**vars(row), **vars(row.by)}
@@ -200,7 +203,7 @@ class SqlLedgers:
 
     def rows(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
-    ) -> list[tuple[SqlLedger, Row]]:
+    ) -> list[tuple[SqlLedger, LedgerEntry]]:
         """Return rows as they were sent, each with its ledger; ``text``: a key, reference or job's
         id.
         """
@@ -237,7 +240,7 @@ class SqlLedgers:
         return Counter({(int(at) // DAY, state): count for at, state, count in found})
 
 
-def row_from(stored: Mapping[Any, Any]) -> Row:
+def row_from(stored: Mapping[Any, Any]) -> LedgerEntry:
     values = dict(stored)
     values |= {name: _unescaped(values[name]) for name in TEXTS}
     values |= {
@@ -245,7 +248,7 @@ def row_from(stored: Mapping[Any, Any]) -> Row:
         "read_at": values["now"],
     }
     values["by"] = Task(**{name: values[name] for name in (*TASK, "map_index")})
-    return as_read(Row(**{name: values[name] for name in Row.__dataclass_fields__}))
+    return as_read(LedgerEntry(**{name: values[name] for name in LedgerEntry.__dataclass_fields__}))
 
 
 _service_digest = lru_cache(digest_for)

@@ -16,10 +16,9 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import conf
 
-from fsm_provider.api.errors import FsmInputError
-from fsm_provider.cli import RefusedError
+from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, Row, belongs_to_another
+from fsm_provider.writes.ledger import Change, LedgerEntry, belongs_to_another
 
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE as NEVER_EXPIRE
@@ -43,7 +42,7 @@ class TaskLedger:
 
     def __init__(self, store: Any, task: Task) -> None:
         self._store = store
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, LedgerEntry] = {}
         self._pages: list[dict[str, Any]] = []
         self._page_of: dict[str, int] = {}
         self._jobs: dict[Any, str] = {}
@@ -51,19 +50,19 @@ class TaskLedger:
             self._page_of |= dict.fromkeys(page, len(self._pages))
             self._pages.append(page)
             for stored in page.values():
-                row = Row(**stored, by=task)
+                row = LedgerEntry(**stored, by=task)
                 if row.state == "sending":
                     row = replace(row, state="uncertain", error="no response was recorded")
                 self._put(row)
 
-    def load(self, ids: Iterable[str]) -> dict[str, Row]:
+    def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         now = int(time.time() * 1000)
         return {one: replace(self._rows[one], read_at=now) for one in ids if one in self._rows}
 
-    def rows_of_task(self, task: Task) -> dict[str, Row]:
+    def rows_of_task(self, task: Task) -> dict[str, LedgerEntry]:
         return self._rows
 
-    def plan(self, rows: Iterable[Row]) -> dict[str, Row]:
+    def plan(self, rows: Iterable[LedgerEntry]) -> dict[str, LedgerEntry]:
         by_id = {row.id: row for row in rows}
         missing = [one for one in by_id if one not in self._rows]
         for one in missing:
@@ -74,7 +73,7 @@ class TaskLedger:
         self._write(missing)
         return self.load(by_id)
 
-    def change(self, changes: Mapping[str, Change]) -> dict[str, Row]:
+    def change(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
         changed = []
         for one, row in self.load(changes).items():
             after = changes[one](row)
@@ -88,13 +87,13 @@ class TaskLedger:
         self._write(changed)
         return self.load(changes)
 
-    def rivals_of(self, row: Row) -> list[str]:
+    def rivals_of(self, row: LedgerEntry) -> list[str]:
         others = [
             one for one in self._rows.values() if one.subject == row.subject and one.id != row.id
         ]
         return [one.key for one in others if one.state in ("sending", "uncertain")]
 
-    def _put(self, row: Row) -> None:
+    def _put(self, row: LedgerEntry) -> None:
         stored = {
             name: value
             for name, value in vars(row).items()
@@ -137,10 +136,10 @@ class IdleTaskStore:
         with create_session() as session:
             state = session.scalar(select(TaskInstance.state).filter_by(**of_task))
             if state is not None and state in State.unfinished:
-                raise RefusedError(f"its task is {state}: wait until it has ended")
+                raise FsmRefusedError(f"its task is {state}: wait until it has ended")
             changed: Any = session.execute(change)
             if changed.rowcount != 1:
-                raise RefusedError("the ledger has changed meanwhile: look again")
+                raise FsmRefusedError("the ledger has changed meanwhile: look again")
 
 
 class AirflowLedgers:
@@ -173,11 +172,11 @@ class AirflowLedgers:
 
     def rows(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
-    ) -> list[tuple[TaskLedger, Row]]:
+    ) -> list[tuple[TaskLedger, LedgerEntry]]:
         words = (
             [json.dumps(text), f'"id": {text}'] if text else [f'"state": "{one}"' for one in states]
         )
-        found: list[tuple[TaskLedger, Row]] = []
+        found: list[tuple[TaskLedger, LedgerEntry]] = []
         for task, some in groupby(self._pages, key=lambda one: Task(*one[:4])):
             pages = {one.key: (one.id, one.value) for one in some}
             if words and not any(word in value for word in words for _, value in pages.values()):

@@ -62,8 +62,9 @@ def _seconds_to_find(count: int) -> float:
     """Give the longest of some look-ups of a job by its id, each in a transaction of its own."""
     from sqlalchemy import select
 
+    from fsm_provider.api.digests import digest_for
     from fsm_provider.state.database import open_database
-    from fsm_provider.state.task import Task, digest_for
+    from fsm_provider.state.task import Task
     from fsm_provider.writes.ledger import planned
     from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger
 

@@ -19,8 +19,8 @@ from airflow.jobs.triggerer_job_runner import TriggerRunner
 from airflow.models import Connection
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from fsm_provider.hooks.fsm import settings_from
-from fsm_provider.polling.waits import Deferral
+from fsm_provider.hooks.connection import settings_from
+from fsm_provider.polling.waits import WaitState
 from fsm_provider.triggers.forms import FsmFormTrigger
 from tests.benchmarks.case import BenchmarkError
 from tests.benchmarks.waiting import INTERVAL, NOTHING
@@ -104,7 +104,7 @@ def _wait_for(job: int) -> BaseTrigger:
         query_params=None,
         poll_interval=INTERVAL,
         failure_tolerance=600.0,
-        wait=asdict(Deferral(service, now, now + 86_400.0, None, now, [])),
+        wait=asdict(WaitState(service, now, now + 86_400.0, None, now, [])),
     )
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from airflow.models import Connection
 
-from fsm_provider.hooks.fsm import settings_from
+from fsm_provider.hooks.connection import settings_from
 from fsm_provider.polling import feed, watcher
 from fsm_provider.polling.tracker import Watch
-from fsm_provider.polling.waits import Deferral, Wait
+from fsm_provider.polling.waits import Wait, WaitState
 from fsm_provider.triggers.forms import FsmFormTrigger
 from tests.benchmarks import triggerer
 from tests.benchmarks.case import BenchmarkError
@@ -63,7 +63,7 @@ def _for_the_account(forms: int) -> FsmFormTrigger:
         query_params=None,
         poll_interval=_INTERVAL,
         failure_tolerance=600.0,
-        wait=asdict(Deferral(service, now, now + 86_400.0)),
+        wait=asdict(WaitState(service, now, now + 86_400.0)),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 TEST = "airflow connections test {name}"
 PROBE = "python -m fsm_provider probe {name}"
-WITHOUT_FASTAPI = "import sys; sys.modules['fastapi'] = None; from fsm_provider.cli import main; sys.exit(main(['fake']))"
+WITHOUT_FASTAPI = "import sys; sys.modules['fastapi'] = None; from fsm_provider.commands.cli import main; sys.exit(main(['fake']))"
 DAG_OF_TASKS = "mistakes"
 DAG = """\
 from datetime import date, timedelta

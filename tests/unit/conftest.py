@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from fsm_provider.api import FsmClient, Settings, parsing
-from fsm_provider.api.retry import TimeLimit
+from fsm_provider.api.request import TimeLimit
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.writes import runner
 from tests.s3 import BUCKET, running_s3

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fsm_provider
-from fsm_provider.cli import COMMANDS, main
+from fsm_provider.commands.cli import COMMANDS, main
 from tests.capabilities import PROVIDER_COMMANDS
 
 
@@ -34,7 +34,7 @@ def shown(capsys, *arguments):
 def test_the_help_names_each_command_and_imports_none_of_them():
     code = """
 import json, sys
-from fsm_provider.cli import main
+from fsm_provider.commands.cli import main
 try:
     main(["--help"])
 finally:
@@ -49,7 +49,7 @@ finally:
         for name in json.loads(loaded)
         if name.startswith(("fsm_provider", "airflow", "fastapi"))
     }
-    assert ours == {"fsm_provider", "fsm_provider.cli"}
+    assert ours == {"fsm_provider", "fsm_provider.commands", "fsm_provider.commands.cli"}
 
 
 def test_the_version_is_that_of_the_package(capsys):
@@ -96,7 +96,7 @@ def test_a_command_gets_its_arguments_and_returns_its_exit_code(capsys):
 
 @pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
 def test_a_fake_without_its_extra_says_what_to_install(package):
-    code = "import sys; sys.modules[sys.argv[1]] = None; from fsm_provider.cli import main; exit(main(['fake']))"
+    code = "import sys; sys.modules[sys.argv[1]] = None; from fsm_provider.commands.cli import main; exit(main(['fake']))"
     result = run("-c", code, package)
 
     assert (result.returncode, result.stderr.count("\n")) == (2, 1)
@@ -107,7 +107,9 @@ def test_a_fake_without_its_extra_says_what_to_install(package):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a full device")
 def test_output_that_cannot_be_written_is_an_error():
-    code = "from fsm_provider.cli import exit_code_of as run; exit(run(lambda: print() or 0))"
+    code = (
+        "from fsm_provider.commands.cli import exit_code_of as run; exit(run(lambda: print() or 0))"
+    )
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
             [sys.executable, "-c", code],

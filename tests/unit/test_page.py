@@ -14,8 +14,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from fsm_provider.plugins.webhooks import FsmWebhooksPlugin, events
-from fsm_provider.polling import watermark_command
+from fsm_provider.plugins.plugin import FsmPlugin
+from fsm_provider.plugins.webhooks import events
+from fsm_provider.polling import admin
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET
 from fsm_provider.storage import uri_for_records
@@ -23,7 +24,7 @@ from fsm_provider.testing.server import BackgroundServer, listen
 from fsm_provider.writes.sql_ledger import LEDGER
 from tests.capabilities import PAGE, STATE_STORE
 from tests.unit.conftest import TOKEN
-from tests.unit.polling.test_watermark_command import store_with
+from tests.unit.polling.test_watermarks import store_with
 from tests.unit.state_store import DatabaseStore, context_for
 from tests.unit.writes.operators import write_job
 from tests.unit.writes.test_command import AirflowStore, leave_uncertain, let_leases_end, rows
@@ -45,7 +46,7 @@ def server():
     patch = pytest.MonkeyPatch()
     patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
     create_auth_manager()
-    (mounted,) = [one for one in FsmWebhooksPlugin.fastapi_apps if one["name"] == "fsm page"]
+    (mounted,) = [one for one in FsmPlugin.fastapi_apps if one["name"] == "fsm page"]
     app = Starlette(routes=[Mount(mounted["url_prefix"], mounted["app"])])
     listener = listen(0)
     running = BackgroundServer(app, listener, asyncio.Event(), http="auto", ws="auto")
@@ -133,14 +134,14 @@ def asset(store):
         session.add_all(
             AssetEvent(asset_id=jobs.id, extra={"delivery": f"{one}"}) for one in range(3)
         )
-    one, _ = watermark_command.watched()
+    one, _ = admin.watched_assets()
     times = {"floor": 0.0, "watermark": datetime(2026, 1, 6, 7, 12, 40, tzinfo=UTC).timestamp()}
     store_with(one, one.prefix + WATERMARK, {**times, "days": {f"{datetime.now(UTC):%F}": 1203}})
     fares = {"polled_at": 1.7e9, "failing_since": 1.8e9, "error": MARKUP, "backlog": 17}
     store_with(one, OWNER, ["id", 1.0, fares])
     events.REFUSED.clear()
     events.REFUSED["fsm_default/jobs"]["signature"] = 5
-    yield lambda key: watermark_command.read([(one, one.prefix + key)])[0]
+    yield lambda key: admin.read([(one, one.prefix + key)])[0]
     with create_session() as session:
         for table in (AssetEvent, Scheduled, AssetActive, AssetModel, DagModel, DagBundleModel):
             session.query(table).delete()

@@ -39,7 +39,7 @@ def test_the_entry_point_leads_to_it():
     assert metadata.version(INFO["package-name"]) == fsm_provider.__version__
 
 
-INNER = {"__init__", "base", "writes", "export", "pdfs"}
+INNER = {"__init__", "connection", "base", "writes", "export", "pdfs"}
 """Modules that no user imports."""
 
 
@@ -76,7 +76,7 @@ def test_every_plugin_is_an_entry_point():
         entry_point.value.replace(":", ".") for entry_point in ours.select(group="airflow.plugins")
     }
 
-    assert plugins == {"fsm_provider.plugins.webhooks.FsmWebhooksPlugin"}
+    assert plugins == {"fsm_provider.plugins.plugin.FsmPlugin"}
     assert all(issubclass(import_string(dotted), AirflowPlugin) for dotted in plugins)
     assert "plugins" not in INFO
 

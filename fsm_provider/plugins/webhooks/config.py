@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import counted
+from fsm_provider.api.validation import pluralize
 from fsm_provider.plugins.webhooks import settings
 from fsm_provider.plugins.webhooks.signature import MIN_KEY_BYTES, key_from
 from fsm_provider.state.variables import read_variable_in_server, variables_in_server
@@ -102,7 +102,7 @@ def _usable(
         logger.error("Variable %s: holds no %s: every delivery is refused", variable, purpose)
     elif refused := len(values) - len(usable):
         message = "Variable %s: %s refused: each should be a %s"
-        logger.error(message, variable, counted(refused, "value"), purpose)
+        logger.error(message, variable, pluralize(refused, "value"), purpose)
     return usable
 
 

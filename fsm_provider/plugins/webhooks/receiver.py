@@ -11,22 +11,26 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeGuard, TypeVar
 
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.plugins.webhooks import URL_PREFIX, Message, Receive, Scope, Send
+from fsm_provider.plugins.webhooks import URL_PREFIX
 from fsm_provider.plugins.webhooks.config import Configuration, RouteConfig
 from fsm_provider.plugins.webhooks.events import REFUSED, UNKNOWN, Outcome, record_delivery
-from fsm_provider.plugins.webhooks.signature import RefusedError, is_any_of, verify
+from fsm_provider.plugins.webhooks.signature import DeliveryRefusedError, is_any_of, verify
 from fsm_provider.storage import uri_for_records
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 MAX_BODY = 1024 * 1024
 BODY_SECONDS = 10.0
@@ -62,7 +66,7 @@ class Receiver:
             return
         try:
             if scope["method"] != "POST":
-                raise RefusedError("method", 405)
+                raise DeliveryRefusedError("method", 405)
             started = time.monotonic()
             config = await self._config(route, token)
             shown = _show_route(scope, route)  # not before its token is known: it may be anything
@@ -71,17 +75,17 @@ class Receiver:
                 name == b"content-encoding" and value != b"identity"
                 for name, value in scope["headers"]
             ):
-                raise RefusedError("content encoding", 415)
+                raise DeliveryRefusedError("content encoding", 415)
             body = await _read_body(receive)
             started = time.monotonic()
             record = partial(_record, route, config, scope["headers"], body)
             outcome = await self._in_thread(record, within=left)
             if outcome == "no asset":  # no parsed DAG uses it
-                raise RefusedError("no asset", 503)
+                raise DeliveryRefusedError("no asset", 503)
             logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
             _count(outcome, route)
             status = 200
-        except RefusedError as refusal:
+        except DeliveryRefusedError as refusal:
             status = refusal.status
             logger.warning("Delivery for %s refused: %s", shown, refusal.reason)
             _count("refused", shown, refusal.reason)
@@ -98,12 +102,12 @@ class Receiver:
             routes = await self._in_thread(self._configuration.read, within=self._response_seconds)
         config = routes.get(route)
         if not is_any_of(token, config.tokens if config else [""]) or config is None:
-            raise RefusedError("path", 404)
+            raise DeliveryRefusedError("path", 404)
         return config
 
     async def _in_thread(self, function: Callable[[], T], *, within: float) -> T:
         if self._in_flight >= MAX_IN_FLIGHT:
-            raise RefusedError("busy", 503)
+            raise DeliveryRefusedError("busy", 503)
         self._in_flight += 1
         future = asyncio.get_running_loop().run_in_executor(self._threads, function)
         future.add_done_callback(self._end)
@@ -112,7 +116,7 @@ class Receiver:
         except TimeoutError:
             # The thread goes on. If it stores the delivery after all, the sender's retry is a
             # repeat.
-            raise RefusedError("slow", 503) from None
+            raise DeliveryRefusedError("slow", 503) from None
 
     def _end(self, done: asyncio.Future[Any]) -> None:
         self._in_flight -= 1
@@ -146,14 +150,14 @@ async def _read_body(receive: Receive) -> bytes:
             while True:
                 message: Message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise RefusedError("disconnected", 400)
+                    raise DeliveryRefusedError("disconnected", 400)
                 body += message.get("body", b"")
                 if len(body) > MAX_BODY:
-                    raise RefusedError("size", 413)
+                    raise DeliveryRefusedError("size", 413)
                 if not message.get("more_body"):
                     return bytes(body)
     except TimeoutError:
-        raise RefusedError("slow body", 408) from None
+        raise DeliveryRefusedError("slow body", 408) from None
 
 
 def _hints(body: bytes) -> dict[str, str | int]:

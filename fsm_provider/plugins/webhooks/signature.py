@@ -19,7 +19,7 @@ MIN_KEY_BYTES = 16
 """
 
 
-class RefusedError(Exception):
+class DeliveryRefusedError(Exception):
     """A delivery is refused. The reason is for the log and the metrics; the sender learns the
     status only.
     """
@@ -39,7 +39,7 @@ def verify(
 
     :param secrets: any of them may have signed it; there are several during a rotation.
     :param now: seconds since 1970.
-    :raises RefusedError: if it is not authentic.
+    :raises DeliveryRefusedError: if it is not authentic.
     """
     if endpoint.signature == "none":
         return hashlib.sha256(body).hexdigest()
@@ -67,11 +67,11 @@ def verify(
     given = [_decoded(part, encoding) for part in _beginning_with(prefix, parts)]
     # Compare every pair, so that the time does not reveal which matches.
     if not sum([hmac.compare_digest(one, other) for other in given for one in expected]):
-        raise RefusedError("signature")
+        raise DeliveryRefusedError("signature")
     # Check the time last: nobody who cannot sign learns about our clock.
     is_timed = endpoint.signature == "standard-webhooks" or endpoint.timestamp_prefix
     if is_timed and not _is_recent(timestamp, endpoint.tolerance, now):
-        raise RefusedError("timestamp")
+        raise DeliveryRefusedError("timestamp")
     return hashlib.sha256(content).hexdigest()
 
 
@@ -123,5 +123,5 @@ def _only_value(headers: Headers, name: str) -> str:
 
 def _only(found: list[str]) -> str:
     if len(found) != 1 or not found[0]:
-        raise RefusedError("headers")
+        raise DeliveryRefusedError("headers")
     return found[0]

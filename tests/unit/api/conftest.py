@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fsm_provider.api import retry
+from fsm_provider.api import throttling
 
 SCHEMES = ("http", "https", "all", "no")
 ENVIRONMENT = (
@@ -39,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     stopped = Clock()
-    monkeypatch.setattr(retry, "time", stopped)
+    monkeypatch.setattr(throttling, "time", stopped)
     return stopped
 
 

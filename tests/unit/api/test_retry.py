@@ -21,7 +21,8 @@ from fsm_provider.api.errors import (
     FsmUncertainWriteError,
     error_class_for,
 )
-from fsm_provider.api.retry import Attempts, reserve_time
+from fsm_provider.api.retry import RetryState
+from fsm_provider.api.throttling import reserve_time
 
 RETRIES = 3
 UNREACHED = FsmConnectionError("refused")
@@ -36,7 +37,7 @@ def error_for(status: int, retry_after: float | None = None) -> FsmApiError:
 def delay_after(error, retries=RETRIES, attempt=1, waited=0.0):
     """Return the delay, None if the error is raised."""
     try:
-        return Attempts(retries, attempt - 1, waited).delay_after(error)
+        return RetryState(retries, attempt - 1, waited).delay_after(error)
     except type(error):
         return None
 
@@ -68,7 +69,7 @@ def test_what_may_pass_is_repeated_max_retries_times(error, attempt, repeated):
 @pytest.mark.parametrize("error", NEVER_REPEATED, ids=named)
 def test_what_cannot_pass_is_raised_as_it_is(error):
     with pytest.raises(type(error)) as raised:
-        Attempts(RETRIES).delay_after(error)
+        RetryState(RETRIES).delay_after(error)
 
     assert raised.value is error
 
@@ -109,7 +110,7 @@ def test_a_delay(monkeypatch, error, attempt, waited, draw, delay):
 
 
 def test_delays_add_up_to_the_budget():
-    attempts = Attempts(RETRIES)
+    attempts = RetryState(RETRIES)
 
     assert [attempts.delay_after(asks(60)) for _ in range(2)] == [60, 60]
     with pytest.raises(FsmRateLimitedError):
@@ -117,7 +118,7 @@ def test_delays_add_up_to_the_budget():
 
 
 def test_a_wait_is_said_with_its_reason(caplog):
-    Attempts(RETRIES).delay_after(asks(7, 503))
+    RetryState(RETRIES).delay_after(asks(7, 503))
 
     assert "GET /forms returned HTTP 503" in caplog.text
     assert "7.0 s" in caplog.text

@@ -8,7 +8,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, Connection
 
 from fsm_provider.api import FsmApiError, FsmInputError
-from fsm_provider.hooks.fsm import FsmHook, settings_from
+from fsm_provider.hooks.connection import settings_from
+from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import faults
 from tests.unit.conftest import TOKEN

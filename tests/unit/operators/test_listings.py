@@ -121,7 +121,7 @@ def test_any_path_can_be_listed(service, connect):
     assert listing().execute({}) == service.forms
 
 
-READS = {
+SAFE_METHODS = {
     "forms": FsmListFormsOperator,
     "asset dynamic fields": FsmListAssetDynamicFieldsOperator,
     "any listing": partial(FsmListOperator, path="/forms"),
@@ -129,7 +129,7 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
+@pytest.mark.parametrize("read", SAFE_METHODS.values(), ids=SAFE_METHODS)
 @pytest.mark.parametrize(
     ("status", "error"),
     [(401, AirflowFailException), (404, AirflowFailException), (503, FsmServerError)],

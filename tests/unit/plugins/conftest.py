@@ -13,7 +13,8 @@ import requests
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from fsm_provider.plugins.webhooks import URL_PREFIX, FsmWebhooksPlugin
+from fsm_provider.plugins.plugin import FsmPlugin
+from fsm_provider.plugins.webhooks import URL_PREFIX
 from fsm_provider.plugins.webhooks.config import Configuration
 from fsm_provider.plugins.webhooks.receiver import Receiver
 from fsm_provider.storage import uri_for_records
@@ -125,7 +126,7 @@ def response_seconds() -> float:
 def unknown_receiver(database: None, response_seconds: float) -> Iterator[RunningReceiver]:
     """A receiver that is not configured, mounted as Airflow mounts it."""
     clock = Clock()
-    mounted = FsmWebhooksPlugin.fastapi_apps[0]
+    mounted = FsmPlugin.fastapi_apps[0]
     receiver = Receiver(Configuration(clock=clock), response_seconds=response_seconds)
     app = Starlette(routes=[Mount(mounted["url_prefix"], receiver)])
     listener = listen(0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook
 
 from fsm_provider.plugins.webhooks.settings import WebhookEndpoint
-from fsm_provider.plugins.webhooks.signature import RefusedError, verify
+from fsm_provider.plugins.webhooks.signature import DeliveryRefusedError, verify
 from tests.unit.plugins import signing
 
 NOW = 1_790_000_000
@@ -35,7 +35,7 @@ def check(scheme, headers, body=BODY, *, secrets=None, now=NOW):
     given = [(name.lower(), value) for name, value in items]
     try:
         return verify(WebhookEndpoint.model_validate(scheme), secrets, given, body, now=now)
-    except RefusedError as error:
+    except DeliveryRefusedError as error:
         return error.reason
 
 

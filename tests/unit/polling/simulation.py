@@ -17,7 +17,7 @@ from fsm_provider.polling import feed, watcher
 from fsm_provider.polling.feed import joined
 from fsm_provider.polling.polls import Form, Listing, Query, Source
 from fsm_provider.polling.tracker import WATERMARK, Watch, first_floor, is_wanted, reconcile_every
-from fsm_provider.polling.waits import Criteria, Deferral, Wait
+from fsm_provider.polling.waits import Criteria, Wait, WaitState
 from fsm_provider.polling.watcher import AssetEvents
 
 HOUR, DAY = 3600.0, 86_400.0
@@ -291,7 +291,7 @@ class World:
         """Wait as a deferred sensor does, and note when it ended, and with what."""
         loop, wakes = asyncio.get_running_loop(), 0
         joined_at, ends = loop.time(), loop.time() + timeout
-        deferral = Deferral(ONE, joined_at, ends)
+        deferral = WaitState(ONE, joined_at, ends)
         while True:
             is_last = loop.time() >= ends
             await asyncio.sleep(rng.uniform(1, 6))  # a worker starts

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from fsm_provider.cli import main
-from fsm_provider.probe import MAX_REQUESTS
+from fsm_provider.commands.cli import main
+from fsm_provider.commands.probe import MAX_REQUESTS
 from fsm_provider.testing import FakeFieldService
 from tests.unit.conftest import TOKEN
 

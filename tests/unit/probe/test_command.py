@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from fsm_provider.cli import main
-from fsm_provider.probe import MAX_REQUESTS
+from fsm_provider.commands.cli import main
+from fsm_provider.commands.probe import MAX_REQUESTS
 from fsm_provider.testing import faults
 from tests.unit.conftest import TOKEN
 
@@ -117,7 +117,7 @@ import sys
 from airflow.utils.db import initdb
 from airflow.models import Connection
 from airflow.utils.session import create_session
-from fsm_provider.probe import main
+from fsm_provider.commands.probe import main
 
 initdb()
 with create_session() as session:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from fsm_provider.cli import main
+from fsm_provider.commands.cli import main
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing import faults
 from tests.capabilities import ASSETS

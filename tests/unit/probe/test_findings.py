@@ -6,7 +6,7 @@ from datetime import timedelta, timezone
 
 import pytest
 
-from fsm_provider.probe import CURSOR_PARAMS, MAX_REQUESTS, PAGE_SIZE_PARAMS
+from fsm_provider.commands.probe import CURSOR_PARAMS, MAX_REQUESTS, PAGE_SIZE_PARAMS
 from fsm_provider.testing import faults
 
 

@@ -19,7 +19,7 @@ from airflow.providers.common.compat.sdk import (
 
 from fsm_provider.api import FsmConnectionEditedError, FsmServerError
 from fsm_provider.api.forms import format_time
-from fsm_provider.polling.waits import Deferral
+from fsm_provider.polling.waits import WaitState
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import FakeFieldService, faults
 from tests.capabilities import RESCHEDULES
@@ -221,7 +221,7 @@ def test_the_output_of_the_task_that_creates_the_job_is_a_dependency():
 def resume(wait=None, *, context=None, **arguments):
     """Resume a sensor whose deadline is past."""
     now = datetime.now(UTC).timestamp()
-    event = {"wait": asdict(Deferral("", now - 60, now, START.isoformat(), **(wait or {})))}
+    event = {"wait": asdict(WaitState("", now - 60, now, START.isoformat(), **(wait or {})))}
     sensor = FsmFormSensor(task_id="wait", job_id=11, **arguments)
     context = {"ti": TaskInstance(), "data_interval_start": START, **(context or {})}
     return sensor.resume_execution("execute_complete", {"event": event}, context)

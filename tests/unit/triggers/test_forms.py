@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.polling.waits import CHECK_EVERY, Deferral
+from fsm_provider.polling.waits import CHECK_EVERY, WaitState
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.triggers.forms import MIN_DEFERRAL, FsmFormTrigger
 from tests.unit.clocks import hurried, run_hurried
@@ -27,17 +27,23 @@ def connected(service, connect):
 
 
 def trigger(
-    fsm_conn_id="fsm_default", *, known=(), in_vain=0, timeout=100_000.0, polled=0.0, **arguments
+    fsm_conn_id="fsm_default",
+    *,
+    known=(),
+    futile_wakes=0,
+    timeout=100_000.0,
+    polled=0.0,
+    **arguments,
 ):
     """The trigger of a sensor that polled so many seconds ago; ``known=None``: it knows nothing."""
     now = time.time()
-    wait = Deferral(
+    wait = WaitState(
         FsmHook(fsm_conn_id).settings.service,
         now,
         now + timeout,
         polled_at=now - polled,
         known=None if known is None else list(known),
-        in_vain=in_vain,
+        futile_wakes=futile_wakes,
     )
     others = {"minimum_forms": 1, "form_names": [], "query_params": None}
     others |= {"poll_interval": 1.0, "failure_tolerance": 1e9}
@@ -211,8 +217,8 @@ async def test_a_service_that_leaves_out_what_was_never_updated(service):
     [
         ({}, MIN_DEFERRAL, 90),
         ({"poll_interval": 100.0}, 100, 190),
-        ({"poll_interval": 100.0, "in_vain": 2}, 400, 700),
-        ({"poll_interval": 100.0, "in_vain": 30}, CHECK_EVERY, 1.7 * CHECK_EVERY),
+        ({"poll_interval": 100.0, "futile_wakes": 2}, 400, 700),
+        ({"poll_interval": 100.0, "futile_wakes": 30}, CHECK_EVERY, 1.7 * CHECK_EVERY),
         ({"poll_interval": 100.0, "timeout": 20}, 20, 90),
     ],
 )

@@ -152,7 +152,7 @@ class Model:
         return row if after is seen else self.number(after)
 
     def pending(self, p, a, row):
-        one = ledger.Write(self.rows[p])
+        one = ledger.WriteAttempt(self.rows[p])
         one.attempts = SimpleNamespace(
             delay_after=lambda error: 0 if a.tries <= self.repeats else throw(error)
         )
@@ -188,7 +188,7 @@ class Model:
         return runner.Runner(store, TASK, hook, LOG, find=found, create_uncertain="create" in ways)
 
     def loaded(self, p, row):
-        self.runner(p, row).load([one := ledger.Write(self.rows[p])])
+        self.runner(p, row).load([one := ledger.WriteAttempt(self.rows[p])])
         return one.may_resend
 
     def sorted(self, p, a, hits):

@@ -14,9 +14,9 @@ import pytest
 import sqlalchemy
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.cli import main
+from fsm_provider.commands import ledger
+from fsm_provider.commands.cli import main
 from fsm_provider.testing import FakeFieldService, faults
-from fsm_provider.writes import command
 from fsm_provider.writes.sql_ledger import LEDGER
 from fsm_provider.writes.task_ledger import PAGE
 from tests.capabilities import IS_AIRFLOW_3, STATE_STORE
@@ -123,8 +123,8 @@ def task_is_faster(monkeypatch, store):
         create_job(if_uncertain="create").execute(context_for(store, cleared=1))
         return settle(*given)
 
-    settle = command.COMMANDS["settle"]
-    monkeypatch.setitem(command.COMMANDS, "settle", wait_for_task)
+    settle = ledger.COMMANDS["settle"]
+    monkeypatch.setitem(ledger.COMMANDS, "settle", wait_for_task)
 
 
 def leave_uncertain(service, store, operator, **context):

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from fsm_provider.writes import ledger, runner
-from fsm_provider.writes.ledger import Row, Write
+from fsm_provider.writes.ledger import LedgerEntry, WriteAttempt
 from tests.unit.writes.model import SCENARIOS, Model
 
 NEEDED = {  # a scenario that goes wrong without a condition, by function and condition
@@ -60,7 +60,7 @@ def test_no_condition_may_be_missing(monkeypatch, rule, name):
 
 
 def look_up_at_once(patch):
-    patch.setattr(Row, "lease_left", 0.0)
+    patch.setattr(LedgerEntry, "lease_left", 0.0)
 
 
 def send_within_the_lease(patch):
@@ -73,7 +73,7 @@ def forget_what_was_uncertain(patch):
 
 
 def say_what_was_put_in(patch):
-    patch.setattr(Write, "is_as_sent", True)
+    patch.setattr(WriteAttempt, "is_as_sent", True)
 
 
 def create_twice(patch):

@@ -20,14 +20,14 @@ import sqlalchemy
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowNotFoundException
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.retry import TimeLimit
-from fsm_provider.cli import main
+from fsm_provider.api.request import TimeLimit
+from fsm_provider.commands.cli import main
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.state import database as state_database
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import runner
-from fsm_provider.writes.command import opened
+from fsm_provider.writes.admin import open_ledgers
 from tests.capabilities import THREADS
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.databases import empty_database
@@ -113,7 +113,7 @@ def test_the_page_counts_what_was_sent_by_day_and_state(service):
     with pytest.raises(AirflowFailException, match=UNCERTAIN):
         job("PO-3").execute(run_of("another"))
 
-    with opened("fsm_default") as ledgers:
+    with open_ledgers("fsm_default") as ledgers:
         counts = ledgers.days(earliest)
 
     assert {day for day, _ in counts} <= {earliest, earliest + 1}

@@ -19,7 +19,7 @@ from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint, Form, Page
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.settings import Settings
-from fsm_provider.cli import parse_conn_id
+from fsm_provider.commands.cli import parse_conn_id
 
 MAX_REQUESTS = 30
 CURSOR_PARAMS = (
@@ -175,8 +175,7 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider probe") -> int:
-    from fsm_provider.compat import read_connection_outside_of_tasks
-    from fsm_provider.hooks.fsm import settings_from
+    from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 
     fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
     settings = settings_from(connection := read_connection_outside_of_tasks(fsm_conn_id))

@@ -22,17 +22,16 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from jinja2 import Environment
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.validation import parse_count, parse_past
-from fsm_provider.cli import RefusedError, text_of
-from fsm_provider.compat import read_connection_outside_of_tasks
-from fsm_provider.hooks.fsm import settings_from
+from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.plugins.webhooks.events import deliveries
+from fsm_provider.polling.admin import AssetStatus, watched_assets
 from fsm_provider.polling.polls import time_of
-from fsm_provider.polling.watermark_command import Watched, watched
-from fsm_provider.writes.command import UNCERTAIN, opened, settle
-from fsm_provider.writes.ledger import Row
+from fsm_provider.user_errors import text_of
+from fsm_provider.writes.admin import UNCERTAIN, open_ledgers, settle
+from fsm_provider.writes.ledger import LedgerEntry
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -104,11 +103,11 @@ def allowed(method: Any, user: Any, dag_ids: Iterable[str | None]) -> set[str | 
     }
 
 
-def may_begin(user: Any, asset: Watched) -> bool:
+def may_begin(user: Any, asset: AssetStatus) -> bool:
     return bool(asset.dag_ids) and allowed("PUT", user, asset.dag_ids) == asset.dag_ids
 
 
-def dag_of(row: Row) -> str | None:
+def dag_of(row: LedgerEntry) -> str | None:
     """Return the id of the DAG; None for that of another Airflow: this one does not know who may
     see it.
     """
@@ -120,7 +119,7 @@ def dag_of(row: Row) -> str | None:
 
 
 def said_of(error: Exception) -> str:
-    if isinstance(error, RefusedError | FsmInputError):
+    if isinstance(error, FsmRefusedError | FsmInputError):
         return str(error)
     if (text := text_of(error)) is None:
         raise error
@@ -156,7 +155,7 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
     days = {day: f"{time_of(day * 86_400):%F}" for day in range(today - DAYS + 1, today + 1)}
 
     def ledger() -> dict[str, Any]:
-        with opened(conn_id, NEWEST) as ledgers:
+        with open_ledgers(conn_id, NEWEST) as ledgers:
             uncertain = [row for _, row in ledgers.rows(UNCERTAIN, latest=MAX_ROWS)][::-1]
             found = [row for _, row in ledgers.rows(text=q, latest=MAX_ROWS)][::-1] if q else []
             counts = ledgers.days(min(days))
@@ -183,7 +182,7 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
         nonce=nonce,
         ledger=attempted(ledger),
         assets=attempted(
-            lambda: [(one, may_begin(user, one)) for one in watched(fsm_conn_id=conn_id)]
+            lambda: [(one, may_begin(user, one)) for one in watched_assets(fsm_conn_id=conn_id)]
         ),
         endpoints=attempted(lambda: deliveries(conn_id)),
         at=time_of,
@@ -208,12 +207,12 @@ def settle_write(
     job_id: Text = "",
 ) -> Response:
     try:
-        with opened(conn_id) as ledgers:  # a browser would change line ends in a plain key
+        with open_ledgers(conn_id) as ledgers:  # a browser would change line ends in a plain key
             entries = [
                 one for one in ledgers.rows(UNCERTAIN, unquote(key)) if one[1].owner == owner
             ]
             if not entries:
-                raise RefusedError(f"'{unquote(key)}' has changed meanwhile: look again")
+                raise FsmRefusedError(f"'{unquote(key)}' has changed meanwhile: look again")
             if not allowed("PUT", user, [dag_of(entries[0][1])]):
                 raise HTTPException(403)
             made = parse_count("id", job_id) if job_id else None
@@ -228,7 +227,7 @@ def begin_anew(
     user: GetUserDep, conn_id: Text, asset_id: Annotated[int, Form()], since: Text
 ) -> Response:
     try:
-        mine = [one for one in watched(fsm_conn_id=conn_id) if one.asset_id == asset_id]
+        mine = [one for one in watched_assets(fsm_conn_id=conn_id) if one.asset_id == asset_id]
         if not mine or not may_begin(user, mine[0]):
             raise HTTPException(403)
         mine[0].begin_anew(parse_past("since", since))

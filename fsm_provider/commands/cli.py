@@ -18,12 +18,15 @@ from typing import Any
 from fsm_provider import __version__
 
 COMMANDS = {
-    "doctor": ("fsm_provider.doctor", "check connection, clock, ledger, triggerer and receiver"),
+    "doctor": (
+        "fsm_provider.commands.doctor",
+        "check connection, clock, ledger, triggerer and receiver",
+    ),
     "fake": ("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
-    "ledger": ("fsm_provider.writes.command", "show what was sent once, and settle it"),
-    "probe": ("fsm_provider.probe", "find the settings that a service needs"),
+    "ledger": ("fsm_provider.commands.ledger", "show what was sent once, and settle it"),
+    "probe": ("fsm_provider.commands.probe", "find the settings that a service needs"),
     "watermark": (
-        "fsm_provider.polling.watermark_command",
+        "fsm_provider.commands.watermark",
         "show how far forms were handled, and go back",
     ),
 }
@@ -91,10 +94,6 @@ def parse_conn_id(arguments: Sequence[str] | None, prog: str, description: str) 
     return str(parser.parse_args(arguments).fsm_conn_id)
 
 
-class RefusedError(Exception):
-    """What is asked for is refused; nothing was changed."""
-
-
 class SubcommandParser(argparse.ArgumentParser):
     """Parses the command line of a command with subcommands.
 
@@ -149,6 +148,8 @@ def exit_code_of(run: Callable[[], int]) -> int:
     """Run a command; return its exit code: that of ``EXIT_CODE`` if it fails, with a line that says
     why.
     """
+    from fsm_provider.api.errors import FsmRefusedError
+
     try:
         code = run()
         sys.stdout.flush()
@@ -157,31 +158,15 @@ def exit_code_of(run: Callable[[], int]) -> int:
         return 1 if isinstance(error, BrokenPipeError) else fail(2, str(error))
     except KeyboardInterrupt:
         return fail(130, "Interrupted")
-    except RefusedError as error:
+    except FsmRefusedError as error:
         return fail(1, str(error))
     except Exception as error:
+        from fsm_provider.user_errors import text_of
+
         if (text := text_of(error)) is None:
             raise
         return fail(2, text)
     return code
-
-
-def text_of(error: Exception) -> str | None:
-    """Return what an error tells a user; None if it is a defect."""
-    from airflow.providers.common.compat.sdk import AirflowException
-
-    from fsm_provider.api.errors import FsmError
-
-    if isinstance(error, AirflowException | FsmError | ImportError | RefusedError):
-        return str(error)
-    if not type(error).__module__.startswith("sqlalchemy."):
-        return None
-    # The text of others, such as of a URL that cannot be parsed, may hold a password.
-    text = [
-        *getattr(error, "detail", ()),
-        str(getattr(error, "orig", None) or type(error).__name__),
-    ]
-    return f"the database: {': '.join(text)}"
 
 
 @contextmanager

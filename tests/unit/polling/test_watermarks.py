@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
-from fsm_provider.cli import main
-from fsm_provider.polling import watermark_command
+from fsm_provider.commands.cli import main
+from fsm_provider.polling import admin
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import RESET, prefix_for
 from tests.capabilities import ASSETS, STATE_STORE
@@ -66,16 +66,12 @@ def run(capsys):
 
 def stored(key, value=None):
     """Read what is stored with the asset, or store it."""
-    (asset,) = watermark_command.watched()
-    return (
-        watermark_command.read([(asset, key)])[0]
-        if value is None
-        else store_with(asset, key, value)
-    )
+    (asset,) = admin.watched_assets()
+    return admin.read([(asset, key)])[0] if value is None else store_with(asset, key, value)
 
 
 def store_with(asset, key, value):
-    if watermark_command.AIRFLOW_V_3_3_PLUS:
+    if admin.AIRFLOW_V_3_3_PLUS:
         from airflow.state import AssetScope, get_state_backend
 
         get_state_backend().set(AssetScope(asset_id=asset.asset_id), key, json.dumps(value))
@@ -88,7 +84,7 @@ def where(request, monkeypatch, asset):
     if request.param == "in Airflow":
         STATE_STORE.require()
     is_in_airflow = request.param == "in Airflow"
-    monkeypatch.setattr("fsm_provider.polling.watermark_command.AIRFLOW_V_3_3_PLUS", is_in_airflow)
+    monkeypatch.setattr("fsm_provider.polling.admin.AIRFLOW_V_3_3_PLUS", is_in_airflow)
 
 
 def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
@@ -125,7 +121,7 @@ def test_what_it_refuses(asset, run, arguments, code, error):
 def test_before_airflow_3_3_a_connection_that_names_no_database_is_named(
     asset, run, monkeypatch, service
 ):
-    monkeypatch.setattr("fsm_provider.polling.watermark_command.AIRFLOW_V_3_3_PLUS", False)
+    monkeypatch.setattr("fsm_provider.polling.admin.AIRFLOW_V_3_3_PLUS", False)
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", service.connection_json())
 
     code, _, error = run("show")

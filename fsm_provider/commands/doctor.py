@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.api.redaction import printable
-from fsm_provider.cli import RefusedError, parse_conn_id, quiet_airflow, text_of
+from fsm_provider.commands.cli import parse_conn_id, quiet_airflow
+from fsm_provider.user_errors import text_of
 
 DESCRIPTION = """\
 Check the connection, the service's clock, the ledger, the triggerer, and the receiver of webhooks if it is
@@ -33,7 +35,7 @@ def main(
 
 
 def _hook(fsm_conn_id: str) -> Any:
-    from fsm_provider.compat import hook_on, read_connection_outside_of_tasks
+    from fsm_provider.hooks.connection import hook_on, read_connection_outside_of_tasks
 
     return hook_on(read_connection_outside_of_tasks(fsm_conn_id))
 
@@ -41,23 +43,23 @@ def _hook(fsm_conn_id: str) -> Any:
 def _connection(fsm_conn_id: str) -> str:
     is_well, text = _hook(fsm_conn_id).test_connection()
     if not is_well:
-        raise RefusedError(text)
+        raise FsmRefusedError(text)
     return str(text)
 
 
 def _clock(fsm_conn_id: str) -> str:
-    from fsm_provider.probe import Probe
+    from fsm_provider.commands.probe import Probe
 
     found = Probe(_hook(fsm_conn_id).settings).timezone()
     if not found.settings:
-        raise RefusedError(found.evidence)
+        raise FsmRefusedError(found.evidence)
     return f"server_timezone is {found.settings['server_timezone']}: {found.evidence}"
 
 
 def _ledger(fsm_conn_id: str) -> str:
-    from fsm_provider.writes.command import UNCERTAIN, opened
+    from fsm_provider.writes.admin import UNCERTAIN, open_ledgers
 
-    with opened(fsm_conn_id) as ledgers:
+    with open_ledgers(fsm_conn_id) as ledgers:
         states = [row.state for _, row in ledgers.rows()]
     return f"{len(states)} sent, of which {sum(state in UNCERTAIN for state in states)} uncertain"
 
@@ -67,7 +69,7 @@ def _triggerer(_: str) -> str:
 
     job = most_recent_job("TriggererJob")
     if job is None or not job.is_alive():
-        raise RefusedError(
+        raise FsmRefusedError(
             "none is running: deferrable sensors and completed_forms wait until one does"
         )
     return f"its last heartbeat was at {job.latest_heartbeat:%F %T} UTC"
@@ -85,18 +87,20 @@ def _receiver(_: str) -> str:
     if text is None:
         return f"not used: there is no Variable {CONFIGURATION}"
     if not AIRFLOW_V_3_0_PLUS:
-        raise RefusedError("the receiver needs Airflow 3.0 or newer")
+        raise FsmRefusedError("the receiver needs Airflow 3.0 or newer")
     ReceiverSettings.parse(text)
     routes = Configuration().read()
     for route, config in routes.items():
         if not config.tokens or not (config.secrets or config.endpoint.signature == "none"):
-            raise RefusedError(f"{route} has no path token or signing secret: register its webhook")
+            raise FsmRefusedError(
+                f"{route} has no path token or signing secret: register its webhook"
+            )
         used = [
             one for one, accepted, _ in deliveries(route.partition("/")[0]) if accepted is not None
         ]
         if route not in used:
             problem = "until one does, deliveries get HTTP 503"
-            raise RefusedError(f"no DAG uses the asset fsm://{route}: {problem}")
+            raise FsmRefusedError(f"no DAG uses the asset fsm://{route}: {problem}")
     return f"accepts deliveries for {', '.join(routes) or 'nothing'}"
 
 

@@ -1,4 +1,4 @@
-"""Show where watchers of assets are, and set them back: ``python -m fsm_provider watermark``."""
+"""The assets of completed forms, for people: how far each is, and to begin anew."""
 
 from __future__ import annotations
 
@@ -12,72 +12,18 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import conf
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from sqlalchemy import select
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import format_time
-from fsm_provider.api.redaction import printable
-from fsm_provider.api.validation import parse_past
-from fsm_provider.cli import RefusedError, SubcommandParser, print_table, quiet_airflow
-from fsm_provider.compat import read_connection_outside_of_tasks
-from fsm_provider.hooks.fsm import settings_from
+from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
-from fsm_provider.polling.polls import time_of
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET, prefix_for
 
-DESCRIPTION = (
-    "Show how far the watchers of completed_forms have emitted forms, and set that to another time."
-)
-EXAMPLES: dict[str, tuple[str, ...]] = {
-    "show": ("", "gas_safety"),
-    "set": ("gas_safety 2026-01-05T08:00:00Z",),
-}
-
-
-def main(
-    arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark"
-) -> int:
-    parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES, conn_id=False)
-    one = parser.subcommand("show", "show the watermarks of assets")
-    one.add_argument("name", metavar="NAME", nargs="?", help="only this asset's")
-    text = (
-        "have the watcher of an asset begin anew: it emits the forms that were updated since a time"
-    )
-    one = parser.subcommand("set", text)
-    one.add_argument("name", metavar="NAME")
-    one.add_argument("time", metavar="TIME", help="ISO 8601; without a zone UTC")
-    options = parser.parse_args(arguments)
-    since = parse_past("TIME", options.time) if options.command == "set" else None
-    with quiet_airflow():
-        if not AIRFLOW_V_3_0_PLUS:
-            raise RefusedError("assets of completed forms need Airflow 3.0 or newer")
-        if not (assets := watched(options.name)):
-            named = f" named {options.name!r}" if options.name else ""
-            raise RefusedError(
-                f"there is no asset of completed forms{named} in a DAG that Airflow has read"
-            )
-        if since is not None:
-            for asset in assets:
-                asset.begin_anew(since)
-    if since is None:
-        times = [[time_of(one.stored.get(key)) for key in ("watermark", "floor")] for one in assets]
-        cells = [[format_time(at) if at else "-" for at in some] for some in times]
-        rows = [[one.name, *some] for one, some in zip(assets, cells, strict=True)]
-        print_table(("asset", "watermark (UTC)", "nothing before (UTC)"), rows)
-    else:
-        at = format_time(since)
-        print(
-            printable(
-                f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"
-            )
-        )
-    return 0
-
 
 @dataclass
-class Watched:
+class AssetStatus:
     """An asset of completed forms.
 
     :ivar dag_ids: the DAGs that it starts.
@@ -107,7 +53,7 @@ class Watched:
         return SqlAssetStore(self.name, self.fsm_conn_id, lambda conn_id: read(of, conn_id))
 
 
-def watched(name: str | None = None, fsm_conn_id: str | None = None) -> list[Watched]:
+def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
     """Return the assets of completed forms in DAGs that Airflow has read, by name."""
     from airflow.models.asset import AssetModel
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
@@ -118,10 +64,12 @@ def watched(name: str | None = None, fsm_conn_id: str | None = None) -> list[Wat
     )
     query = query.outerjoin(Scheduled, Scheduled.asset_id == AssetModel.id)
     is_ours = AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%")
-    found: dict[int, Watched] = {}
+    found: dict[int, AssetStatus] = {}
     with create_session() as session:
         for asset_id, of, uri, dag_id in session.execute(query.where(*is_ours)):
-            one = found.setdefault(asset_id, Watched(asset_id, of, unquote(urlsplit(uri).netloc)))
+            one = found.setdefault(
+                asset_id, AssetStatus(asset_id, of, unquote(urlsplit(uri).netloc))
+            )
             one.dag_ids |= {dag_id} - {None}
     assets = [one for one in found.values() if name in (None, one.name)]
     assets = [one for one in assets if fsm_conn_id in (None, one.fsm_conn_id)]
@@ -134,7 +82,7 @@ def watched(name: str | None = None, fsm_conn_id: str | None = None) -> list[Wat
     return assets
 
 
-def read(wanted: Sequence[tuple[Watched, str]]) -> list[Any]:
+def read(wanted: Sequence[tuple[AssetStatus, str]]) -> list[Any]:
     """Return what is stored with assets of one connection, by one query."""
     if not AIRFLOW_V_3_3_PLUS:
         return asyncio.run(read_all([(one.sql_store(), key) for one, key in wanted]))

@@ -1,0 +1,15 @@
+"""Digests of what identifies things: the same for equal JSON values, on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+DIGITS = 32
+
+
+def digest_for(value: Any, length: int = DIGITS) -> str:
+    """Return ``length`` hexadecimal digits, the same for equal JSON values."""
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -1,0 +1,89 @@
+"""The settings in an Airflow connection of type ``fsm``, and connections in Airflow's own database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from pydantic_core import from_json
+
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.settings import EXAMPLE_URL, Settings
+from fsm_provider.compat import unreadable_variable
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Connection
+
+CONN_TYPE = "fsm"
+
+
+def settings_from(connection: Connection) -> Settings:
+    """Return the settings of a connection; a host without a scheme is https.
+
+    An empty field has its default, except ``api_version``, which is then not sent.
+
+    :raises FsmInputError: one message that names the connection and every invalid field.
+    """
+    try:
+        if connection.conn_type not in (None, "", CONN_TYPE):
+            raise FsmInputError(f"is of type '{connection.conn_type}', not '{CONN_TYPE}'")
+        settings = Settings.checked(_values_of(connection))
+        settings._connection = connection.conn_id or ""
+    except FsmInputError as error:
+        raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
+    return settings
+
+
+def _values_of(connection: Connection) -> dict[str, Any]:
+    try:
+        extra = from_json(connection.extra or "{}")
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        raise FsmInputError("extra: is not a JSON object")
+    for name, place in (("base_url", "host"), ("token", "password"), ("account", "login")):
+        if extra.get(name):
+            raise FsmInputError(
+                f"extra: {name} is not one of its settings: it is the connection's {place}"
+            )
+    given = {name: value for name, value in extra.items() if value not in (None, "")}
+    if "api_version" in extra:
+        given.setdefault("api_version", "")
+    if not (host := connection.host):
+        raise FsmInputError(f"host: is missing: it should be the base URL, e.g. {EXAMPLE_URL}")
+    if "://" not in host:
+        host = f"{connection.schema or 'https'}://{host}"
+    if connection.port:
+        scheme, _, rest = host.partition("://")
+        authority, slash, path = rest.partition("/")
+        port = f":{connection.port}"  # which the host may have as well
+        host = f"{scheme}://{authority.removesuffix(port)}{port}{slash}{path}"
+    account = (connection.login or "").strip()
+    return {**given, "base_url": host, "token": connection.password or "", "account": account}
+
+
+def read_connection_outside_of_tasks(conn_id: str) -> Connection:
+    """Return a connection in a command, where the way of tasks does not read Airflow's database."""
+    from airflow.models import Connection as StoredConnection
+
+    try:
+        return StoredConnection.get_connection_from_secrets(conn_id)
+    except AirflowNotFoundException as error:
+        raise unreadable_variable(conn_id, error) from None
+
+
+def hook_on(stored: Connection) -> Any:
+    """Return the hook of a connection that was read before.
+
+    :raises AirflowException: if its type is unknown; ImportError, if the hook's provider is not
+        installed.
+    """
+    from airflow.providers.common.compat.sdk import Connection
+
+    names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
+    connection: Any = Connection(**{name: getattr(stored, name) for name in names})
+    hook = connection.get_hook()
+    hook.get_connection = lambda _: (
+        connection
+    )  # a hook reads its connection again, the way of tasks
+    return hook

@@ -1,0 +1,48 @@
+"""What Airflow's API server (Airflow 3) serves of this provider: the entry point ``airflow.plugins``.
+
+Every component of Airflow imports this module. The receiver and the page are imported at their
+first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from airflow.providers.common.compat.sdk import AirflowPlugin
+
+from fsm_provider.plugins import page, webhooks
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+async def serve_webhooks(scope: Scope, receive: Receive, send: Send) -> None:
+    from fsm_provider.plugins.webhooks.receiver import app
+
+    await app(scope, receive, send)
+
+
+async def serve_page(scope: Scope, receive: Receive, send: Send) -> None:
+    from fsm_provider.plugins.page.app import app
+
+    await app(scope, receive, send)
+
+
+class FsmPlugin(AirflowPlugin):
+    """Mounts the receiver, which accepts nothing until it is configured, and the page."""
+
+    name: str = "fsm"
+    fastapi_apps: list[dict[str, Any]] = [
+        {"name": "fsm webhooks", "url_prefix": webhooks.URL_PREFIX, "app": serve_webhooks},
+        {"name": "fsm page", "url_prefix": page.URL_PREFIX, "app": serve_page},
+    ]
+    external_views: list[dict[str, Any]] = [
+        {
+            "name": "Field service",
+            "href": f"{page.URL_PREFIX.removeprefix('/')}/",
+            "url_route": "field-service",
+            "destination": "nav",
+        }
+    ]
