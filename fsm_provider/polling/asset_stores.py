@@ -11,14 +11,14 @@ import sqlalchemy as sa
 from airflow.providers.common.compat.connection import get_async_connection
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
 from asgiref.sync import sync_to_async
-from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from fsm_provider.api.digests import DIGITS, digest_for
+from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.hooks.connection import hook_on, settings_from
-from fsm_provider.state.database import METADATA, TABLE_OPTIONS, in_transaction, open_database
+from fsm_provider.state.database import in_transaction, open_database
+from fsm_provider.state.schema import ASSET_STATE
 
 ResultT = TypeVar("ResultT")
 
@@ -26,15 +26,6 @@ NO_DATABASE = (
     "connection '{}' names no database as its state_conn_id; before Airflow 3.3 it has to. For a SQLite "
     "file: run `airflow connections add fsm_state --conn-type sqlite --conn-host /opt/airflow/fsm_state.db`, "
     'and put "state_conn_id": "fsm_state" into the extra of the connection'
-)
-_LONG_TEXT = sa.Text().with_variant(LONGTEXT(), "mysql").with_variant(LONGTEXT(), "mariadb")
-ASSET_STATE = sa.Table(
-    "fsm_asset_state",
-    METADATA,
-    sa.Column("digest", sa.String(DIGITS), primary_key=True),
-    *(sa.Column(name, sa.Text, nullable=False) for name in ("fsm_conn_id", "asset_name", "key")),
-    sa.Column("value", _LONG_TEXT, nullable=False),
-    **TABLE_OPTIONS,
 )
 _engines: dict[str, Engine] = {}
 

@@ -29,6 +29,8 @@ except ImportError as _missing:
     text = "install airflow-provider-fsm[sql] and the Airflow provider of the database"
     raise FsmInputError(f"state_conn_id: {_missing}: {text}") from None
 
+from fsm_provider.state.schema import METADATA
+
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
@@ -36,8 +38,6 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
-METADATA = sa.MetaData()
-TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
 MAX_REPEATS = 12
 """Of a transaction that a deadlock, a lock timeout or a lost connection has ended: half a minute to
 two.

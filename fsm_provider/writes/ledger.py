@@ -44,7 +44,8 @@ class LedgerEntry:
     :param owner: identifies the claim; only who made it records what became of it.
     :param was_uncertain: when it was claimed: if this request is refused, an earlier one may have
         worked.
-    :param token: header and value by which the service recognises it, joined by a colon.
+    :param idempotency_header: by which, with ``idempotency_key``, the service recognises a request.
+    :param key_first_sent_at: when the service got that key first; it forgets it after a time.
     :param result: what is kept of the response: ``id`` and times.
     :param note: what people have settled, and responses that came late.
     """
@@ -63,8 +64,9 @@ class LedgerEntry:
     sent_at: int = 0
     lease_until: int = 0
     was_uncertain: bool = False
-    token: str | None = None
-    token_at: int = 0
+    idempotency_header: str | None = None
+    idempotency_key: str | None = None
+    key_first_sent_at: int = 0
     result: dict[str, Any] | None = None
     error: str | None = None
     note: str | None = None
@@ -79,7 +81,7 @@ class LedgerEntry:
         return self.result.get("id") if self.result else None
 
     @property
-    def subject(self) -> str:
+    def lookup_digest(self) -> str:
         """What is the same for all jobs that a look-up might mistake for each other."""
         return digest_for([self.property_id, (self.reference or "").strip().casefold()])
 
@@ -218,14 +220,18 @@ def claimed(claim: LedgerEntry, seen: LedgerEntry, lease: float, row: LedgerEntr
     """Claim a row as it was read, for ``lease`` seconds."""
     if row.owner != seen.owner or row.state == "done":
         return row
-    is_recognised = row.state == "uncertain" and row.token is not None and row.token == claim.token
+    is_recognised = (
+        row.state == "uncertain"
+        and row.idempotency_key is not None
+        and row.idempotency_key == claim.idempotency_key
+    )
     if row.state != "free" and row.lease_until >= row.read_at and not is_recognised:
         return row
     return replace(
         claim,
         sent_at=row.read_at,
         lease_until=row.read_at + int(lease * 1000),
-        token_at=claim.token_at or row.read_at,
+        key_first_sent_at=claim.key_first_sent_at or row.read_at,
         was_uncertain=row.state != "free",
         note=row.note,
         read_at=row.read_at,
@@ -250,8 +256,8 @@ def came_to_nothing(claim: LedgerEntry, error: str, row: LedgerEntry) -> LedgerE
     """Record that a request was refused or not sent; what was uncertain before stays so."""
     if row.owner != claim.owner:
         return row
-    # An earlier request with the same token may still be on its way.
-    row = replace(row, lease_until=row.lease_until if row.token else 0)
+    # An earlier request with the same key may still be on its way.
+    row = replace(row, lease_until=row.lease_until if row.idempotency_key else 0)
     if row.was_uncertain:
         text = f"an earlier request may have worked; the last one did not: {error}"
         return replace(row, state="uncertain", error=text)

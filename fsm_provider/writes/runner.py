@@ -197,27 +197,32 @@ class Runner:
         return True
 
     def _recognises(self, one: WriteAttempt) -> bool:
-        """Return whether the service recognises an uncertain write by its token if it is sent
-        again.
-        """
+        """Return whether the service recognises an uncertain write by its key if it is sent again."""
         row, settings = one.row, self._client.settings
-        if row.state != "uncertain" or row.token is None or not one.is_as_sent:
+        if row.state != "uncertain" or row.idempotency_key is None or not one.is_as_sent:
             return False
-        is_known = row.read_at - row.token_at < settings.idempotency_hours * 3_600_000
-        return is_known and row.token.startswith(f"{(settings.idempotency_header or '').lower()}:")
+        is_known = row.read_at - row.key_first_sent_at < settings.idempotency_hours * 3_600_000
+        header = (settings.idempotency_header or "").lower()
+        return is_known and row.idempotency_header == header
 
     def _claim_of(self, one: WriteAttempt) -> LedgerEntry:
-        """Return the claim of a write; its token is that of an earlier request while the service
+        """Return the claim of a write; its key is that of an earlier request while the service
         knows it.
         """
         header = self._client.settings.idempotency_header
-        token, token_at = f"{header.lower()}:{uuid4().hex}" if header else None, 0
-        if header and self._recognises(one):
-            token, token_at = one.row.token, one.row.token_at
-        owner = f"{self._id}-{next(self._numbers)}"
-        return replace(
-            one.planned, by=self.by, state="sending", owner=owner, token=token, token_at=token_at
+        claim = replace(
+            one.planned, by=self.by, state="sending", owner=f"{self._id}-{next(self._numbers)}"
         )
+        if not header:
+            return claim
+        if self._recognises(one):
+            return replace(
+                claim,
+                idempotency_header=one.row.idempotency_header,
+                idempotency_key=one.row.idempotency_key,
+                key_first_sent_at=one.row.key_first_sent_at,
+            )
+        return replace(claim, idempotency_header=header.lower(), idempotency_key=uuid4().hex)
 
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""
@@ -285,9 +290,11 @@ class Runner:
     def _send(self, one: WriteAttempt, claim: LedgerEntry, limit: TimeLimit) -> Any:
         if self.stop_reason:
             raise FsmNotSentError(f"not sent: {self.stop_reason}")
-        header, _, token = (claim.token or "").partition(":")
         try:
-            return self.send(one, {header: token} if token else {}, limit)
+            headers: dict[str, str] = {}
+            if claim.idempotency_header and claim.idempotency_key:
+                headers[claim.idempotency_header] = claim.idempotency_key
+            return self.send(one, headers, limit)
         except errors.FsmUnauthorisedError as error:  # before another thread sends
             self.stop(f"every further request would fail with: {error}")
             raise
@@ -312,7 +319,7 @@ class Runner:
             if error.may_have_written:
                 change = partial(rules.response_lost, claim, storable_text(error))
                 one.is_lost, one.may_resend = True, False
-                if claim.token and isinstance(error, FsmUncertainWriteError):
+                if claim.idempotency_key and isinstance(error, FsmUncertainWriteError):
                     one.error = errors.FsmRepeatableWriteError(**vars(error))
                     one.is_over = not self._pause_for_retry(one, one.error)
             else:

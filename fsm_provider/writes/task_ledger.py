@@ -89,7 +89,9 @@ class TaskLedger:
 
     def rivals_of(self, row: LedgerEntry) -> list[str]:
         others = [
-            one for one in self._rows.values() if one.subject == row.subject and one.id != row.id
+            one
+            for one in self._rows.values()
+            if one.lookup_digest == row.lookup_digest and one.id != row.id
         ]
         return [one.key for one in others if one.state in ("sending", "uncertain")]
 

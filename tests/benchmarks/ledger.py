@@ -64,9 +64,10 @@ def _seconds_to_find(count: int) -> float:
 
     from fsm_provider.api.digests import digest_for
     from fsm_provider.state.database import open_database
+    from fsm_provider.state.schema import LEDGER
     from fsm_provider.state.task import Task
     from fsm_provider.writes.ledger import planned
-    from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger
+    from fsm_provider.writes.sql_ledger import SqlLedger
 
     service, task = "https://many.example", Task("dag", "run", "task")
     of_service = digest_for(service)
@@ -79,7 +80,9 @@ def _seconds_to_find(count: int) -> float:
     taken = []
     for number in random.Random(count).sample(range(count), _LOOK_UPS):
         start = time.perf_counter()
-        is_its = (LEDGER.c.service_digest == of_service) & (LEDGER.c.job == digest_for(number))
+        is_its = (LEDGER.c.service_digest == of_service) & (
+            LEDGER.c.job_digest == digest_for(number)
+        )
         with engine.connect() as connection:
             key = connection.execute(select(LEDGER.c.key).where(is_its)).scalar()
         taken.append(time.perf_counter() - start)

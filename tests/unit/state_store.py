@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from fsm_provider.writes.sql_ledger import LEDGER, row_from
+from fsm_provider.state.schema import LEDGER
+from fsm_provider.writes.sql_ledger import row_from
 from fsm_provider.writes.task_ledger import PAGE
 
 _attempts = count(1)

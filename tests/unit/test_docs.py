@@ -27,10 +27,11 @@ from fsm_provider.operators.jobs import JobOutcome
 from fsm_provider.plugins.webhooks.settings import ReceiverSettings, WebhookEndpoint
 from fsm_provider.provider_info import get_provider_info
 from fsm_provider.state.database import METADATA
+from fsm_provider.state.schema import LEDGER
 from fsm_provider.state.task import Task
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.writes.ledger import planned
-from fsm_provider.writes.sql_ledger import LEDGER, SqlLedger, scope_of
+from fsm_provider.writes.sql_ledger import SqlLedger, scope_of
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
 from tests.monitoring.queries import dashboard_queries

@@ -19,9 +19,9 @@ from fsm_provider.plugins.webhooks import events
 from fsm_provider.polling import admin
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET
+from fsm_provider.state.schema import LEDGER
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
-from fsm_provider.writes.sql_ledger import LEDGER
 from tests.capabilities import PAGE, STATE_STORE
 from tests.unit.conftest import TOKEN
 from tests.unit.polling.test_watermarks import store_with

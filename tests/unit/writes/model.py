@@ -310,7 +310,7 @@ class Model:
             )
             yield "claims" if is_mine else "cannot claim", t
         elif a.at == "claimed" and self.may_send(s, p, a):
-            request = Request(p, a.tries, k, digest, self.table[a.row].token)
+            request = Request(p, a.tries, k, digest, self.table[a.row].idempotency_key)
             yield (
                 "sends",
                 self.to(s._replace(requests=(*s.requests, request)), p, a, at="flight", answer=""),

@@ -16,8 +16,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.commands import ledger
 from fsm_provider.commands.cli import main
+from fsm_provider.state.schema import LEDGER
 from fsm_provider.testing import FakeFieldService, faults
-from fsm_provider.writes.sql_ledger import LEDGER
 from fsm_provider.writes.task_ledger import PAGE
 from tests.capabilities import IS_AIRFLOW_3, STATE_STORE
 from tests.pages import DOCS, commands_with_output

@@ -14,8 +14,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from fsm_provider.api import FsmError, retry
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
+from fsm_provider.state.schema import LEDGER
 from fsm_provider.testing import FakeFieldService, faults
-from fsm_provider.writes.sql_ledger import LEDGER, TIMES
 from fsm_provider.writes.task_ledger import PAGE
 from tests.unit.state_store import IN_AIRFLOW, DatabaseStore, context_for
 from tests.unit.supervisor import supervised
@@ -23,6 +23,8 @@ from tests.unit.writes.operators import attempt_of, lose, write_job, write_jobs,
 
 HEADER = "Idempotency-Key"
 PATH = "/properties/7/jobs"
+
+TIMES = ("sent_at", "lease_until", "key_first_sent_at")
 
 
 @pytest.fixture(autouse=True)
