@@ -44,7 +44,7 @@ test: lint test-quick ## Lint, types, unit tests and the main job on a real Airf
 
 test-all: test test-system docs test-matrix ## All that a machine with only Python can test; test-matrix takes hours
 
-lint: $(INSTALLED) ## Ruff and mypy
+lint: $(INSTALLED) ## Ruff, mypy, import-linter, and whether the code is plain
 	@echo "== ruff check"
 	@$(BIN)/ruff check .
 	@echo "== ruff format --check"
@@ -53,6 +53,8 @@ lint: $(INSTALLED) ## Ruff and mypy
 	@$(BIN)/mypy
 	@echo "== import-linter"
 	@$(BIN)/lint-imports --no-logo
+	@echo "== density"
+	@$(BIN)/python -m tests.density
 
 # Much of a test is waiting, so more run at a time than a small machine has cores; not many more, as some tests race with
 # a clock. Tasks that are killed some dozens of times are part of test-system.
