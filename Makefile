@@ -28,7 +28,7 @@ endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-alerts test-ui newcomer bench kills \
+.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-alerts test-ui newcomer bench kills coverage \
 	docs docs-links release constraints clean
 
 help: ## List the targets
@@ -65,6 +65,12 @@ test-quick: $(INSTALLED)
 test-unit: $(INSTALLED) ## Tests without a running Airflow
 	@echo "== pytest tests/unit"
 	@$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal tests/unit
+
+coverage: $(INSTALLED) ## Which lines and branches the tests without a running Airflow do not reach
+	@echo "== pytest tests/unit, measured"
+	@$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal --cov --cov-report term --cov-report html:build/coverage \
+		$(KILLS:%=--ignore %) tests/unit
+	@echo "build/coverage/index.html"
 
 # Two of the four have an Airflow that many tests share, one has that of the kills: tests/system/conftest.py.
 # The kills of watchers, and of several runs that share a database, are part of test-matrix: with them this takes too long.
