@@ -35,9 +35,8 @@ class FakeFieldService(FakeRecords, FakeFaults):
             assert [job["customerReference"] for job in service.jobs] == ["PO-1"]
 
     :meth:`fail` makes it fail, in the ways of :mod:`fsm_provider.testing.faults`. A browser gets a
-        page for
-    each job at its ``links.self``, and a list of them at ``/jobs``, without a token; others get
-    JSON.
+    page for each job at its ``links.self``, and a list of them at ``/jobs``, without a token;
+    others get JSON.
 
     :param token: the one accepted bearer token.
     :param port: port to listen on; 0: any free one.

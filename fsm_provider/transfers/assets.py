@@ -17,10 +17,9 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
     """Export the asset dynamic fields.
 
     :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the file. There is one row for
-        each
-    value in each use; a field without values, or without uses, still has one row. Columns are
-    ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value: ``usedBy_scope``,
-    ``values_id``, and so on. It is sorted by ``dynamicFieldID``.
+    each value in each use; a field without values, or without uses, still has one row. Columns
+    are ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value:
+    ``usedBy_scope``, ``values_id``, and so on. It is sorted by ``dynamicFieldID``.
     """
 
     records = "asset_dynamic_fields"
