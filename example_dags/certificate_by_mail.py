@@ -28,10 +28,16 @@ from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
     params={
         "property_id": Param(7, type="integer", minimum=1, title="Property"),
         "tenant": Param(
-            "tenant@example.com", type="string", format="email", title="Tenant's e-mail address"
+            "tenant@example.com",
+            type="string",
+            format="email",
+            title="Tenant's e-mail address",
         ),
         "form_name": Param(
-            "Gas Safety Record", type="string", minLength=1, title="Name of the form"
+            "Gas Safety Record",
+            type="string",
+            minLength=1,
+            title="Name of the form",
         ),
         "records": Param(
             str(Path(__file__).parent / "data" / "gas_safety_records"),
@@ -47,6 +53,7 @@ def certificate_by_mail():
         property_id="{{ params.property_id }}",
         job={"customerReference": "{{ run_id }}", "notes": "Annual gas safety check"},
     )
+    # A deferrable sensor waits in Airflow's triggerer, so a wait of weeks holds no worker.
     wait_for_record = FsmFormSensor(
         task_id="wait_for_record",
         job=create_job.output,
@@ -55,25 +62,31 @@ def certificate_by_mail():
         timeout=timedelta(days=28),
     )
     store_pdfs = FsmFormPdfsToObjectStorageOperator(
-        task_id="store_pdfs", forms=wait_for_record.output, destination="{{ params.records }}"
+        task_id="store_pdfs",
+        forms=wait_for_record.output,
+        destination="{{ params.records }}",
     )
 
     # [START howto_mail_form_pdfs]
     @task
     def mail(forms: list[dict], stored: dict, params: dict) -> None:
+        """Mail the tenant the PDF of each form."""
         from airflow.providers.smtp.hooks.smtp import SmtpHook
 
         with TemporaryDirectory() as folder, SmtpHook("smtp_default") as server:
             attachments = []
-            # One path for each form, in the same order.
+            # store_pdfs returns one path for each form, in the same order.
             for form, path in zip(forms, stored["paths"], strict=True):
+                # The mail server's hook attaches files of this machine only.
                 attachment = Path(folder, f"gas-safety-record-{form['id']}.pdf")
                 attachment.write_bytes(ObjectStoragePath(path).read_bytes())
                 attachments.append(str(attachment))
             server.send_email_smtp(
                 to=params["tenant"],
                 subject="Your gas safety record",
-                html_content="<p>Our engineer has checked your gas appliances. The record is attached.</p>",
+                html_content=(
+                    "<p>Our engineer has checked your gas appliances. The record is attached.</p>"
+                ),
                 files=attachments,
             )
 

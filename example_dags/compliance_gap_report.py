@@ -37,21 +37,32 @@ from airflow.providers.common.compat.sdk import (
     task,
 )
 
-sys.path.append(str(Path(__file__).parent))  # wherever in the folder of DAGs it is
+# report_page.py is beside this file, in whichever folder below Airflow's folder of DAGs.
+sys.path.append(str(Path(__file__).parent))
 from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url
 
 if TYPE_CHECKING:
     from fsm_provider.api import Form
 
-MONTHS_READ, MONTHS_VALID, DUE_WITHIN = 13, 12, timedelta(days=60)
+MONTHS_READ = 13
+MONTHS_VALID = 12
+DUE_WITHIN = timedelta(days=60)
 COLUMNS = ("propertyID", "address", "gap", "due", "formID", "remark")
-KINDS: dict[str, tuple[str, Tone]] = {
-    "missing": ("missing", "unknown"),
-    "overdue": ("overdue", "bad"),
-    "due": (f"due within {DUE_WITHIN.days} days", "notice"),
-    "valid": ("valid", "good"),
+"""Columns of the CSV file."""
+LABELS = {
+    "missing": "missing",
+    "overdue": "overdue",
+    "due": f"due within {DUE_WITHIN.days} days",
+    "valid": "valid",
 }
-"""Label and tone on the page of each kind of property."""
+"""What the page calls the record of a property."""
+TONES: dict[str, Tone] = {
+    LABELS["missing"]: "unknown",
+    LABELS["overdue"]: "bad",
+    LABELS["due"]: "notice",
+    LABELS["valid"]: "good",
+}
+"""The colour of each label."""
 LEGACY = (
     "The service never lists legacy forms: a property that has only those is reported as missing."
 )
@@ -61,14 +72,22 @@ Row = dict[str, Any]
 
 def add_months(day: date, months: int) -> date:
     """Return the same day of another month, or the last day of a shorter one."""
-    year, month = divmod(day.year * 12 + day.month - 1 + months, 12)
-    return date(year, month + 1, min(day.day, monthrange(year, month + 1)[1]))
+    months_since_year_0 = day.year * 12 + (day.month - 1) + months
+    year, month_from_0 = divmod(months_since_year_0, 12)
+    month = month_from_0 + 1
+    _, days_in_month = monthrange(year, month)
+    return date(year, month, min(day.day, days_in_month))
 
 
 def report_days(first: date, last: date) -> list[date]:
     """Return the first day, and the same day of each month up to the last."""
     months = (last.year - first.year) * 12 + last.month - first.month
-    return [day for month in range(months + 1) if (day := add_months(first, month)) <= last]
+    days = []
+    for month in range(months + 1):
+        day = add_months(first, month)
+        if day <= last:
+            days.append(day)
+    return days
 
 
 def interval_for(day: date) -> tuple[datetime, datetime]:
@@ -83,10 +102,10 @@ def midnight(day: date) -> datetime:
 def latest_per_property(
     forms: Iterable[Form], days: Iterable[date], form_name: str
 ) -> tuple[dict[date, dict[str, Form]], list[Form]]:
-    """Return the latest form of each property in the interval of each day, in one pass over any
-    order.
+    """Return the latest form of each property in the interval of each day.
 
-    Beside them, the forms whose time or property cannot be parsed, for a person to check.
+    Beside them, it returns the forms whose time or property cannot be parsed, for a person to
+    check. It reads the forms once, in any order.
     """
     intervals = {day: interval_for(day) for day in days}
     latest: dict[date, dict[str, Form]] = {day: {} for day in intervals}
@@ -98,31 +117,47 @@ def latest_per_property(
         if not isinstance(created, datetime) or form.property_id is None:
             unreadable.append(form)
             continue
+        property_id = str(form.property_id)
         for day, (start, end) in intervals.items():
-            known = latest[day].get(str(form.property_id))
-            if start <= created < end and (known is None or known.created_on_date_time < created):
-                latest[day][str(form.property_id)] = form
+            if not start <= created < end:
+                continue
+            known = latest[day].get(property_id)
+            if known is None or known.created_on_date_time < created:
+                latest[day][property_id] = form
     return latest, unreadable
 
 
 def judge_all(portfolio: Iterable[Row], latest: dict[str, Form], day: date) -> list[Row]:
-    """Return a row for each property of the portfolio: its record is missing, overdue, soon due or
-    valid.
-    """
-    return [judge(known, latest.get(known["propertyID"]), day) for known in portfolio]
+    """Return a row for each property: its record is missing, overdue, soon due or valid."""
+    rows = []
+    for listed in portfolio:
+        form = latest.get(listed["propertyID"])
+        rows.append(judge(listed, form, day))
+    return rows
 
 
-def judge(known: Row, form: Form | None, day: date) -> Row:
-    row = {**dict.fromkeys(COLUMNS), **known}
+def judge(listed: Row, form: Form | None, day: date) -> Row:
+    """Return the row of a property, by its row in the portfolio and its latest form."""
+    row = dict.fromkeys(COLUMNS) | listed
     if form is None:
-        return {
-            **row,
-            "gap": "missing",
-            "remark": f"none in {MONTHS_READ} months; legacy forms are not listed",
-        }
-    due = add_months(form.created_on_date_time.astimezone(UTC).date(), MONTHS_VALID)
-    gap = "overdue" if due < day else "due" if due <= day + DUE_WITHIN else "valid"
-    return {**row, "gap": gap, "due": str(due), "formID": form.id}
+        row["gap"] = "missing"
+        row["remark"] = f"none in {MONTHS_READ} months; legacy forms are not listed"
+        return row
+    checked_on = form.created_on_date_time.astimezone(UTC).date()
+    due = add_months(checked_on, MONTHS_VALID)
+    row["gap"] = gap_for(due, day)
+    row["due"] = str(due)
+    row["formID"] = form.id
+    return row
+
+
+def gap_for(due: date, day: date) -> str:
+    """Return the state of a record on a day, if the next record is due on ``due``."""
+    if due < day:
+        return "overdue"
+    if due <= day + DUE_WITHIN:
+        return "due"
+    return "valid"
 
 
 def gaps_for(rows: Iterable[Row]) -> list[Row]:
@@ -130,47 +165,73 @@ def gaps_for(rows: Iterable[Row]) -> list[Row]:
     return [row for row in rows if row["gap"] != "valid"]
 
 
+def count_by_gap(rows: Iterable[Row]) -> dict[str, int]:
+    """Count the properties of each kind that occurs."""
+    return dict(Counter(row["gap"] for row in rows))
+
+
 def page_for(rows: list[Row], day: date, notes: list[str]) -> Page:
     """Make the page: when records run out, and the gaps, the longest overdue first."""
-    counts = Counter(row["gap"] for row in rows)
-    gaps = sorted(gaps_for(rows), key=lambda row: row["due"] or "9")
+    counts = count_by_gap(rows)
+    headlines = []
+    for gap, label in LABELS.items():
+        headline = Headline(counts.get(gap, 0), label, TONES[label])
+        headlines.append(headline)
+
+    gaps = gaps_for(rows)
+    # A missing record has no date. It comes last, since "9" sorts after all years.
+    gaps.sort(key=lambda row: row["due"] or "9")
+    to_act_on = Table(
+        title="What to act on",
+        columns=("Record", "Due", "Property", "Address", "Last form"),
+        rows=[cells_for(row) for row in gaps],
+        none="Every property has a record that is valid beyond that.",
+        tones=TONES,
+    )
+
     return Page(
         title=f"Gas-safety records, {day:%-d %B %Y}",
-        about=f"{len(gaps)} of {len(rows)} properties need a record now or within {DUE_WITHIN.days} days.",
-        headlines=[Headline(counts[kind], label, tone) for kind, (label, tone) in KINDS.items()],
-        chart=Chart(
-            title="When records run out", series=dict(KINDS.values()), bars=bars_for(rows, day)
+        about=(
+            f"{len(gaps)} of {len(rows)} properties need a record now"
+            f" or within {DUE_WITHIN.days} days."
         ),
-        tables=[
-            Table(
-                title="What to act on",
-                columns=("Record", "Due", "Property", "Address", "Last form"),
-                rows=[
-                    [
-                        KINDS[row["gap"]][0],
-                        *(row[column] for column in ("due", "propertyID", "address", "formID")),
-                    ]
-                    for row in gaps
-                ],
-                none="Every property has a record that is valid beyond that.",
-                tones=dict(KINDS.values()),
-            )
-        ],
+        headlines=headlines,
+        chart=Chart(title="When records run out", series=TONES, bars=bars_for(rows, day)),
+        tables=[to_act_on],
         notes=notes,
     )
 
 
+def cells_for(row: Row) -> list[Any]:
+    """Return the row for the page."""
+    return [LABELS[row["gap"]], row["due"], row["propertyID"], row["address"], row["formID"]]
+
+
 def bars_for(rows: list[Row], day: date) -> list[tuple[str, list[int]]]:
-    """Count the properties of each kind: missing, overdue, and by the month in which the record
-    runs out.
-    """
-    months = [f"{add_months(day.replace(day=1), month):%B %Y}" for month in range(MONTHS_VALID + 1)]
-    bars = {label: dict.fromkeys(KINDS, 0) for label in ("Missing", "Overdue", *months)}
+    """Count the properties of each kind: missing, overdue, and by the month they run out."""
+    bar_names = ["Missing", "Overdue"]
+    first_month = day.replace(day=1)
+    for months in range(MONTHS_VALID + 1):
+        month = add_months(first_month, months)
+        bar_names.append(month_name(month))
+
+    bars = {bar_name: dict.fromkeys(LABELS, 0) for bar_name in bar_names}
     for row in rows:
-        known = row["gap"].capitalize()
-        label = known if known in bars else f"{date.fromisoformat(row['due']):%B %Y}"
-        bars[label][row["gap"]] += 1
-    return [(label, list(counts.values())) for label, counts in bars.items()]
+        counts = bars[bar_name_for(row)]
+        counts[row["gap"]] += 1
+    return [(bar_name, list(counts.values())) for bar_name, counts in bars.items()]
+
+
+def bar_name_for(row: Row) -> str:
+    if row["gap"] == "missing":
+        return "Missing"
+    if row["gap"] == "overdue":
+        return "Overdue"
+    return month_name(date.fromisoformat(row["due"]))
+
+
+def month_name(day: date) -> str:
+    return f"{day:%B %Y}"
 
 
 def parse_portfolio(text: str) -> list[Row]:
@@ -181,12 +242,12 @@ def parse_portfolio(text: str) -> list[Row]:
     reader = csv.DictReader(io.StringIO(text))
     rows: dict[str, Row] = {}
     for row in reader:
-        number = (row.get("propertyID") or "").strip()
-        if not number:
+        property_id = (row.get("propertyID") or "").strip()
+        if not property_id:
             raise ValueError(f"line {reader.line_num}: has no propertyID")
-        if number in rows:
-            raise ValueError(f"line {reader.line_num}: property {number} is there twice")
-        rows[number] = {"propertyID": number, "address": row.get("address")}
+        if property_id in rows:
+            raise ValueError(f"line {reader.line_num}: property {property_id} is there twice")
+        rows[property_id] = {"propertyID": property_id, "address": row.get("address")}
     return list(rows.values())
 
 
@@ -198,9 +259,43 @@ def as_csv(rows: list[Row]) -> str:
     return text.getvalue()
 
 
-def path_for(given: str) -> ObjectStoragePath:
+def path_for(location: str) -> ObjectStoragePath:
     """Parse a path or URI; a relative path starts at this file's folder."""
-    return ObjectStoragePath(given if "://" in given else str(Path(__file__).parent / given))
+    if "://" in location:
+        return ObjectStoragePath(location)
+    return ObjectStoragePath(str(Path(__file__).parent / location))
+
+
+def read_portfolio(location: str) -> list[Row]:
+    """Read the portfolio; fail without a retry if a line of it is wrong."""
+    text = path_for(location).read_text(encoding="utf-8-sig")
+    try:
+        return parse_portfolio(text)
+    except ValueError as error:
+        raise AirflowFailException(f"{location}, {error}") from None
+
+
+def days_for(params: dict, own_day: date) -> list[date]:
+    """Return the days to report on: those of the parameters, or the run's own."""
+    first = own_day
+    if params["first_day"]:
+        first = date.fromisoformat(params["first_day"])
+    last = first
+    if params["last_day"]:
+        last = date.fromisoformat(params["last_day"])
+    days = report_days(first, last)
+    if not days:
+        raise AirflowFailException(f"last_day: {last} is before {first}")
+    return days
+
+
+def notes_for(unreadable_ids: list[Any]) -> list[str]:
+    """Return what a reader of the page should know: which records it does not count."""
+    notes = [LEGACY]
+    if unreadable_ids:
+        left_out = ", ".join(map(str, unreadable_ids))
+        notes.append(f"Left out, as their time or property is not readable: forms {left_out}.")
+    return notes
 
 
 @dag(
@@ -213,53 +308,59 @@ def path_for(given: str) -> ObjectStoragePath:
     params={
         "portfolio": Param("data/portfolio.csv", type="string", minLength=1, title="Portfolio"),
         "reports": Param(
-            "", type="string", title="Folder of the reports (default: beside the portfolio)"
+            "",
+            type="string",
+            title="Folder of the reports (default: beside the portfolio)",
         ),
         "served_at": Param(
-            "", type="string", pattern="^(https?://.+)?$", title="URL of that folder, for the link"
+            "",
+            type="string",
+            pattern="^(https?://.+)?$",
+            title="URL of that folder, for the link",
         ),
         "form_name": Param(
-            "Gas Safety Record", type="string", minLength=1, title="Name of the form"
+            "Gas Safety Record",
+            type="string",
+            minLength=1,
+            title="Name of the form",
         ),
         "first_day": Param(
-            None, type=["null", "string"], format="date", title="From (default: the run's)"
+            None,
+            type=["null", "string"],
+            format="date",
+            title="From (default: the run's)",
         ),
         "last_day": Param(
-            None, type=["null", "string"], format="date", title="To (default: the first)"
+            None,
+            type=["null", "string"],
+            format="date",
+            title="To (default: the first)",
         ),
     },
 )
 def compliance_gap_report():
     @task
     def report(params, dag_run, data_interval_end=None):
-        """List once, and report on each day; memory holds at most one form for each property and
-        day.
+        """List the forms once, and write the files of each day.
+
+        Memory holds at most one form for each property and day.
         """
         from fsm_provider.hooks.fsm import FsmHook
 
-        try:
-            portfolio = parse_portfolio(
-                path_for(params["portfolio"]).read_text(encoding="utf-8-sig")
-            )
-        except ValueError as error:
-            raise AirflowFailException(f"{params['portfolio']}, {error}") from None
+        portfolio = read_portfolio(params["portfolio"])
         # A manual run has no data interval since Airflow 3, and no run_after before it.
         own_day = (data_interval_end or dag_run.run_after).date()
-        first = date.fromisoformat(params["first_day"]) if params["first_day"] else own_day
-        last = date.fromisoformat(params["last_day"]) if params["last_day"] else first
-        days = report_days(first, last)
-        if not days:
-            raise AirflowFailException(f"last_day: {last} is before {first}")
-        forms = FsmHook().list_forms(created_since=interval_for(first)[0])
+        days = days_for(params, own_day)
+
+        start, _ = interval_for(days[0])
+        forms = FsmHook().list_forms(created_since=start)
         latest, unreadable = latest_per_property(forms, days, params["form_name"])
+        unreadable_ids = [form.id for form in unreadable]
+        notes = notes_for(unreadable_ids)
+        print(*notes, sep="\n")
 
         folder = path_for(params["reports"] or f"{params['portfolio']}.gaps")
         folder.mkdir(parents=True, exist_ok=True)
-        notes = [LEGACY]
-        if unreadable:
-            left_out = ", ".join(str(form.id) for form in unreadable)
-            notes.append(f"Left out, as their time or property is not readable: forms {left_out}.")
-        print(*notes, sep="\n")
         counts = {}
         for day in days:
             rows = judge_all(portfolio, latest[day], day)
@@ -268,11 +369,13 @@ def compliance_gap_report():
             page = folder / f"{day}.html"
             page_for(rows, day, notes).write(page)
             print(f"As of {day}, {len(gaps)} of {len(portfolio)} properties: {page}")
-            counts[str(day)] = dict(Counter(row["gap"] for row in gaps))
+            counts[str(day)] = count_by_gap(gaps)
+
         return {
             "gaps": counts,
-            "unreadable": [form.id for form in unreadable],
+            "unreadable": unreadable_ids,
             "note": LEGACY,
+            # The link leads to the page of the last day.
             "page": report_url(page, params["served_at"]),
         }
 

@@ -33,10 +33,10 @@ def forms_beside_webhooks():
     @task
     def forms(triggering_asset_events=None) -> list[dict]:
         """Return the completed forms; a manual run has none."""
-        found = forms_from_events(triggering_asset_events or {})
-        for form in found:
+        completed = forms_from_events(triggering_asset_events or {})
+        for form in completed:
             print(f"{form['formName']} {form['id']} of job {form['jobID']}")
-        return found
+        return completed
 
     forms()
 

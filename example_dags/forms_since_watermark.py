@@ -26,39 +26,53 @@ VARIABLE = "forms_since_watermark"
 
 
 def read_state() -> dict:
-    """Return what the last run that succeeded has seen: ``listed_at`` and ``seen``."""
+    """Return what the last run that succeeded has saved: ``listed_at`` and ``seen``.
+
+    It is empty before the first run has succeeded.
+    """
     # The parameter of the default has another name before Airflow 3.
-    return json.loads(Variable.get(VARIABLE, "{}"))
+    text = Variable.get(VARIABLE, "{}")
+    return json.loads(text)
 
 
 def times_for(state: dict, now: datetime, look_back: timedelta) -> dict[str, str]:
     """Return when a run lists, and since when: the last listing, less the look-back."""
-    last = datetime.fromisoformat(state["listed_at"]) if state else now
-    return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
+    last_listing = now
+    if state:
+        last_listing = datetime.fromisoformat(state["listed_at"])
+    since = last_listing - look_back
+    return {"now": now.isoformat(), "since": since.isoformat()}
 
 
 def key_for(form: dict) -> str:
+    """Return the key of this version of a form: a form that changes has a new one."""
     return f"{form['id']} {form['lastUpdatedOnDateTime']}"
 
 
 def unseen(listed: list[dict], seen: list[str]) -> list[dict]:
-    """Return the new versions of forms, each once; a form may be on two pages of a listing."""
-    versions, known = {key_for(form): form for form in listed}, set(seen)
-    return [form for key, form in versions.items() if key not in known]
+    """Return the versions of forms that are new."""
+    known = set(seen)
+    new = {}
+    for form in listed:
+        key = key_for(form)
+        if key not in known:
+            # By its key, since a form may be on two pages of a listing.
+            new[key] = form
+    return list(new.values())
 
 
 def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
-    """Return the state to save after a run: all of its listing, and nothing older, as the next
-    begins later.
+    """Return the state to save after a run: all of its listing.
 
-    A run that is cleared takes nothing back that a later one has noted.
+    Nothing older is needed, as the next listing begins later.
     """
-    later = state and datetime.fromisoformat(state["listed_at"]) > datetime.fromisoformat(listed_at)
-    return (
-        state
-        if later
-        else {"listed_at": listed_at, "seen": sorted({key_for(form) for form in listed})}
-    )
+    if state:
+        saved_at = datetime.fromisoformat(state["listed_at"])
+        if saved_at > datetime.fromisoformat(listed_at):
+            # A later run has saved more: this one was cleared, and runs again.
+            return state
+    keys = {key_for(form) for form in listed}
+    return {"listed_at": listed_at, "seen": sorted(keys)}
 
 
 @dag(
@@ -71,41 +85,47 @@ def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
     tags=["fsm", "example"],
     params={
         "look_back_hours": Param(
-            168, type="integer", minimum=1, title="Hours that a phone may sync late"
-        )
+            168,
+            type="integer",
+            minimum=1,
+            title="Hours that a phone may sync late",
+        ),
     },
 )
 def forms_since_watermark():
     @task(multiple_outputs=True)
     def begin(params):
-        """Take the time before anything is listed."""
-        return times_for(
-            read_state(), datetime.now(UTC), timedelta(hours=params["look_back_hours"])
-        )
+        """Take the time before anything is listed; return it, and the time to list from."""
+        now = datetime.now(UTC)
+        look_back = timedelta(hours=params["look_back_hours"])
+        return times_for(read_state(), now, look_back)
 
     @task
     def choose_unseen(listed):
-        return unseen(listed, read_state().get("seen", []))
+        """Return the forms that the last run has not seen."""
+        seen = read_state().get("seen", [])
+        return unseen(listed, seen)
 
     @task
     def handle_forms(forms):
         """Stands for the work; put your tasks here, mapped ones too."""
         for form in forms:
-            print(
-                f"{form['formName']} {form['id']} of property {form['propertyID']}, job {form['jobID']}"
-            )
+            name = f"{form['formName']} {form['id']}"
+            print(f"{name} of property {form['propertyID']}, job {form['jobID']}")
         return [form["id"] for form in forms]
 
     # The work may be skipped if there is nothing to do.
     @task(trigger_rule="none_failed")
     def commit(listed_at, listed):
         """Save what is done, now that it is."""
-        Variable.set(VARIABLE, json.dumps(next_state(read_state(), listed_at, listed)))
+        state = next_state(read_state(), listed_at, listed)
+        Variable.set(VARIABLE, json.dumps(state))
 
     # [START howto_operator_list_forms]
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
-    handle_forms(choose_unseen(list_forms.output)) >> commit(begun["now"], list_forms.output)
+    new_forms = choose_unseen(list_forms.output)
+    handle_forms(new_forms) >> commit(begun["now"], list_forms.output)
     # [END howto_operator_list_forms]
 
 

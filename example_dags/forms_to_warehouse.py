@@ -1,5 +1,4 @@
-"""Load the forms that changed, day by day, into a warehouse whose view has the latest version of
-each form.
+"""Load the forms that changed, day by day, into a warehouse with the latest version of each form.
 
 The warehouse is a DuckDB file; ``docs/files.md`` has the same for PostgreSQL. A run exports a
 window, which is all forms that were updated since its day began, into a file of its own
@@ -29,23 +28,38 @@ from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 
 DATA = Path(__file__).parent / "data"
 LOOK_BACK = timedelta(days=7)
-TABLE = """CREATE TABLE IF NOT EXISTS form_versions AS
-    SELECT NULL::DATE AS window_start, * FROM exported LIMIT 0"""
-INSERT = "INSERT INTO form_versions BY NAME SELECT ?::DATE AS window_start, * FROM exported"
-VIEW = """CREATE OR REPLACE VIEW forms AS SELECT * FROM form_versions QUALIFY row_number() OVER (
-    PARTITION BY id ORDER BY lastUpdatedOnDateTime DESC NULLS LAST, window_start DESC) = 1"""
-"""Where two versions have the same time or none, the later window's counts."""
+
+# The table has the columns of the first export, and no rows yet.
+CREATE_TABLE = """
+    CREATE TABLE IF NOT EXISTS form_versions AS
+    SELECT NULL::DATE AS window_start, * FROM exported LIMIT 0
+"""
+DELETE_WINDOW = "DELETE FROM form_versions WHERE window_start = ?"
+INSERT_WINDOW = """
+    INSERT INTO form_versions BY NAME
+    SELECT ?::DATE AS window_start, * FROM exported
+"""
+# Where two versions have the same time or none, the later window's counts.
+CREATE_VIEW = """
+    CREATE OR REPLACE VIEW forms AS
+    SELECT * FROM form_versions
+    QUALIFY row_number() OVER (
+        PARTITION BY id
+        ORDER BY lastUpdatedOnDateTime DESC NULLS LAST, window_start DESC
+    ) = 1
+"""
+COUNT_FORMS = "SELECT count(*) FROM forms"
 
 
 def window_for(day: str | None, run_at: datetime) -> dict[str, str]:
-    """Return ``start``, the day of a window (default: before the run's), and ``since``, to list
-    from.
+    """Return the window of a run: ``start``, its day, and ``since``, the time to list from.
+
+    :param day: the day of the window (default: the day before the run's).
     """
-    start = date.fromisoformat(day) if day else run_at.astimezone(UTC).date() - timedelta(days=1)
-    return {
-        "start": str(start),
-        "since": (datetime.combine(start, time(), UTC) - LOOK_BACK).isoformat(),
-    }
+    day_before_run = run_at.astimezone(UTC).date() - timedelta(days=1)
+    start = date.fromisoformat(day) if day else day_before_run
+    since = datetime.combine(start, time(), UTC) - LOOK_BACK
+    return {"start": str(start), "since": since.isoformat()}
 
 
 @dag(
@@ -58,28 +72,43 @@ def window_for(day: str | None, run_at: datetime) -> dict[str, str]:
     tags=["fsm", "example"],
     params={
         "folder": Param(
-            str(DATA / "forms"), type="string", minLength=1, title="Folder of the windows"
+            str(DATA / "forms"),
+            type="string",
+            minLength=1,
+            title="Folder of the windows",
         ),
         "warehouse": Param(
-            str(DATA / "forms.duckdb"), type="string", minLength=1, title="DuckDB file"
+            str(DATA / "forms.duckdb"),
+            type="string",
+            minLength=1,
+            title="DuckDB file",
         ),
         "day": Param(
-            None, type=["null", "string"], format="date", title="Day (default: before the run)"
+            None,
+            type=["null", "string"],
+            format="date",
+            title="Day (default: before the run)",
         ),
     },
 )
 def forms_to_warehouse():
     @task(multiple_outputs=True)
     def choose_window(params, dag_run, data_interval_end=None):
-        return window_for(params["day"], data_interval_end or dag_run.run_after)
+        """Return the window of this run."""
+        # A manual run has no data interval since Airflow 3, and no run_after before it.
+        run_at = data_interval_end or dag_run.run_after
+        return window_for(params["day"], run_at)
 
     # [START howto_window]
     window = choose_window()
     export = FsmFormsToObjectStorageOperator(
         task_id="export",
         updated_since=window["since"],
-        destination="{{ params.folder }}/window_start={{ ti.xcom_pull(task_ids='choose_window')['start'] }}"
-        "/forms.parquet",
+        destination=(
+            "{{ params.folder }}"
+            "/window_start={{ ti.xcom_pull(task_ids='choose_window')['start'] }}"
+            "/forms.parquet"
+        ),
     )
 
     @task
@@ -91,14 +120,16 @@ def forms_to_warehouse():
         with ObjectStoragePath(exported["path"]).open("rb") as file:
             rows = parquet.read_table(file)
         with duckdb.connect(params["warehouse"]) as warehouse:
+            # The statements read the rows as if they were a table "exported".
             warehouse.register("exported", rows)
             warehouse.begin()
-            warehouse.execute(TABLE)
-            warehouse.execute("DELETE FROM form_versions WHERE window_start = ?", [window_start])
-            warehouse.execute(INSERT, [window_start])
-            warehouse.execute(VIEW)
+            warehouse.execute(CREATE_TABLE)
+            warehouse.execute(DELETE_WINDOW, [window_start])
+            warehouse.execute(INSERT_WINDOW, [window_start])
+            warehouse.execute(CREATE_VIEW)
             warehouse.commit()
-            return warehouse.execute("SELECT count(*) FROM forms").fetchone()[0]
+            (count,) = warehouse.execute(COUNT_FORMS).fetchone()
+            return count
 
     load(export.output, window["start"])
     # [END howto_window]

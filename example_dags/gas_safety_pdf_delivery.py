@@ -45,33 +45,45 @@ VARIABLE = "gas_safety_pdf_delivery"
             title="Folder of the PDFs",
         ),
         "form_name": Param(
-            "Gas Safety Record", type="string", minLength=1, title="Name of the form"
+            "Gas Safety Record",
+            type="string",
+            minLength=1,
+            title="Name of the form",
         ),
         "look_back_hours": Param(
-            168, type="integer", minimum=1, title="Hours that a phone may sync late"
+            168,
+            type="integer",
+            minimum=1,
+            title="Hours that a phone may sync late",
         ),
     },
 )
 def gas_safety_pdf_delivery():
     @task(multiple_outputs=True)
     def begin(params):
-        """Take the time before anything is listed."""
-        now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
-        if not (
-            stored := Variable.get(VARIABLE, "")
-        ):  # while the first runs fail, nothing is passed over
-            Variable.set(VARIABLE, stored := now.isoformat())
-        last = datetime.fromisoformat(stored)
-        return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
+        """Take the time before anything is listed; return it, and the time to list from."""
+        now = datetime.now(UTC).isoformat()
+        last_run = Variable.get(VARIABLE, "")
+        if not last_run:
+            # The first run of all. If it fails, the next run lists from here too.
+            Variable.set(VARIABLE, now)
+            last_run = now
+        since = datetime.fromisoformat(last_run) - timedelta(hours=params["look_back_hours"])
+        return {"now": now, "since": since.isoformat()}
 
     @task
     def choose_records(listed, params):
+        """Return the gas-safety records among the forms."""
         return [form for form in listed if form["formName"] == params["form_name"]]
 
     @task
     def commit(now):
-        """Save the time, now that all is done; a run that is cleared moves nothing back."""
-        Variable.set(VARIABLE, max(Variable.get(VARIABLE, now), now, key=datetime.fromisoformat))
+        """Save the time of this run, now that all is done."""
+        last_run = Variable.get(VARIABLE, now)
+        if datetime.fromisoformat(last_run) > datetime.fromisoformat(now):
+            # This run was cleared, and a later one has saved its time: it is not moved back.
+            return
+        Variable.set(VARIABLE, now)
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])

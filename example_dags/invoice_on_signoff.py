@@ -15,7 +15,7 @@ invoice is kept as ``held/job=<id>,form=<id>.json`` with the reason, and reporte
 - The job was created for no row of the due list as it is now, or the row has no amount above zero.
   Each run checks again.
 - The job already has a draft invoice, for another sign-off form. Delete the file once somebody has
-    checked.
+  checked.
 - A run was stopped while it wrote the draft invoice, and there is none: either it was never
   written, or it is already taken away. If the accounting system has it, move
   ``begun/job=<id>.json`` into ``records/``, else to the drafts.
@@ -48,24 +48,47 @@ from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.storage import AtomicFiles
 
 VARIABLE = "invoice_on_signoff"
-OPTIONAL = ("notes", "priority", "quotedAmount")
 
 Row = dict[str, Any]
 
 
-def jobs_in(text: str, amount: str = "quotedAmount") -> list[Row]:
+def jobs_in(text: str, amount_column: str = "quotedAmount") -> list[Row]:
     """Return the jobs of a due list, as ``planned_maintenance_jobs`` sends them.
 
-    :param amount: the column of the amounts.
+    :param amount_column: the column of the amounts.
     """
-    columns = (*OPTIONAL, amount)
-    rows = [dict.fromkeys(columns) | row for row in csv.DictReader(io.StringIO(text), strict=True)]
-    fields = {
+    columns = {
         "customerReference": "reference",
-        **{name: name for name in OPTIONAL},
-        "quotedAmount": amount,
+        "notes": "notes",
+        "priority": "priority",
+        "quotedAmount": amount_column,
     }
-    return jobs_from_rows(rows, key="reference", property_id="propertyID", map=fields)
+    # A column that the list does not have is empty in each row.
+    empty_row = dict.fromkeys(("notes", "priority", "quotedAmount", amount_column))
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    rows = [empty_row | row for row in reader]
+    return jobs_from_rows(rows, key="reference", property_id="propertyID", map=columns)
+
+
+def created_jobs(due_list: dict[str, list[Row]], outcomes: Iterable[Row]) -> dict[str, Row]:
+    """Return the jobs that were created, by their ids, and what they were created with."""
+    created = {}
+    rows = zip(due_list["jobs"], due_list["agreed"], outcomes, strict=True)
+    for quoted, agreed, outcome in rows:
+        if outcome["jobID"]:
+            # An agreed amount takes the place of the quoted one.
+            created[str(outcome["jobID"])] = quoted["job"] | agreed["job"]
+    return created
+
+
+def forms_to_decide(held: list[Row], listed: list[Row], form_name: str) -> list[Row]:
+    """Return the forms that were held, and the sign-off forms of the listing."""
+    forms = {form["id"]: form for form in held}
+    for form in listed:
+        if form["formName"] == form_name:
+            # If the form was held, the listed version of it is newer.
+            forms[form["id"]] = form
+    return list(forms.values())
 
 
 def decide(
@@ -74,54 +97,83 @@ def decide(
     created: dict[str, Row],
     begun: Container[str] = (),
 ) -> tuple[list[Row], list[Row]]:
-    """Return the drafts to write, and the forms without one, each with the reason.
+    """Return the drafts to write, and the forms without a draft, each with the reason.
 
     :param forms: sign-off forms; of two on a job, the older makes the draft.
     :param invoiced: jobs that have a draft, and the form that made it.
     :param created: jobs that were created, and what they were created with.
     :param begun: jobs whose draft may or may not have been written.
     """
-    invoiced, drafts, held = dict(invoiced), [], []
-    for form in sorted(forms, key=lambda form: (form["createdOnDateTime"] or "", form["id"])):
-        job = str(form["jobID"])
-        if invoiced.get(job) == form["id"]:
+    invoiced = dict(invoiced)
+    drafts = []
+    held = []
+    for form in sorted(forms, key=oldest_first):
+        job_id = str(form["jobID"])
+        if invoiced.get(job_id) == form["id"]:
+            # This form made the draft.
             continue
-        if job in invoiced:
-            held.append({**form, "reason": f"job {job} has a draft for form {invoiced[job]}"})
-        elif job in begun:
-            held.append(
-                {**form, "reason": f"job {job} may have a draft: see begun/{draft_name(job)}"}
-            )
-        elif job not in created:
-            held.append({**form, "reason": f"job {job} is not in the due list"})
-        elif Decimal(amount := created[job].get("quotedAmount", "0")) <= 0:
-            held.append({**form, "reason": f"job {job} has no amount in the due list"})
+        reason = reason_to_hold(job_id, invoiced, created, begun)
+        if reason:
+            held.append({**form, "reason": reason})
         else:
-            invoiced[job] = form["id"]
-            drafts.append(
-                {
-                    "status": "draft",
-                    "jobID": form["jobID"],
-                    "propertyID": form["propertyID"],
-                    "customerReference": created[job]["customerReference"],
-                    "amount": amount,
-                    "formID": form["id"],
-                    "signedOffOn": form["createdOnDateTime"],
-                }
-            )
+            drafts.append(draft_for(form, created[job_id]))
+            invoiced[job_id] = form["id"]
     return drafts, held
 
 
-def draft_name(job: Any) -> str:
+def oldest_first(form: Row) -> tuple[str, Any]:
+    """Return what forms are sorted by."""
+    return form["createdOnDateTime"] or "", form["id"]
+
+
+def reason_to_hold(
+    job_id: str, invoiced: dict[str, Any], created: dict[str, Row], begun: Container[str]
+) -> str | None:
+    """Return why a form of a job makes no draft; None if it makes one."""
+    if job_id in invoiced:
+        return f"job {job_id} has a draft for form {invoiced[job_id]}"
+    if job_id in begun:
+        return f"job {job_id} may have a draft: see begun/{draft_name(job_id)}"
+    if job_id not in created:
+        return f"job {job_id} is not in the due list"
+    amount = created[job_id].get("quotedAmount", "0")
+    if Decimal(amount) <= 0:
+        return f"job {job_id} has no amount in the due list"
+    return None
+
+
+def draft_for(form: Row, job: Row) -> Row:
+    """Return the draft invoice of a job."""
+    return {
+        "status": "draft",
+        "jobID": form["jobID"],
+        "propertyID": form["propertyID"],
+        "customerReference": job["customerReference"],
+        "amount": job["quotedAmount"],
+        "formID": form["id"],
+        "signedOffOn": form["createdOnDateTime"],
+    }
+
+
+def draft_name(job_id: Any) -> str:
     """Return the file name of a job's draft; an identifier may be any text."""
-    return f"job={quote(str(job), safe='')}.json"
+    return f"job={quote(str(job_id), safe='')}.json"
+
+
+def held_name(form: Row) -> str:
+    """Return the file name of a form that is held."""
+    job = draft_name(form["jobID"]).removesuffix(".json")
+    return f"held/{job},form={form['id']}.json"
 
 
 def hand_over(files: AtomicFiles, draft: Row) -> None:
-    """Write a draft and record it, so that one that is removed later is not written again."""
+    """Write a draft and record it, so that a draft that is taken away is not written again."""
     name = draft_name(draft["jobID"])
-    for place in ("begun/", "", "records/"):
-        files.store(f"{place}{name}", [bytes_for(draft)])
+    content = bytes_for(draft)
+    # In this order: if the task is stopped in between, record_drafts sees what may be there.
+    files.store(f"begun/{name}", [content])
+    files.store(name, [content])
+    files.store(f"records/{name}", [content])
     (files.folder / "begun" / name).unlink()
 
 
@@ -130,9 +182,12 @@ def record_drafts(files: AtomicFiles) -> tuple[set[str], set[str]]:
 
     :return: the names of the drafts that were written, and of those that may have been.
     """
-    recorded, begun = (names_in(files.folder / place) for place in ("records", "begun"))
-    for name in names_in(files.folder) - recorded:
-        files.store(f"records/{name}", [(files.folder / name).read_bytes()])
+    recorded = names_in(files.folder / "records")
+    begun = names_in(files.folder / "begun")
+    unrecorded = names_in(files.folder) - recorded
+    for name in unrecorded:
+        content = (files.folder / name).read_bytes()
+        files.store(f"records/{name}", [content])
         recorded.add(name)
     for name in begun & recorded:
         (files.folder / "begun" / name).unlink()
@@ -140,11 +195,41 @@ def record_drafts(files: AtomicFiles) -> tuple[set[str], set[str]]:
 
 
 def names_in(folder: ObjectStoragePath) -> set[str]:
+    """Return the names of the drafts in a folder."""
     return {path.name for path in folder.glob("job=*.json")}
 
 
-def held_name(form: Row) -> str:
-    return f"held/{draft_name(form['jobID']).removesuffix('.json')},form={form['id']}.json"
+def jobs_with_file(forms: Iterable[Row], names: Container[str]) -> set[str]:
+    """Return the jobs of forms whose draft has one of these file names."""
+    jobs = set()
+    for form in forms:
+        if draft_name(form["jobID"]) in names:
+            jobs.add(str(form["jobID"]))
+    return jobs
+
+
+def read_held(folder: ObjectStoragePath) -> list[Row]:
+    """Return the forms that earlier runs held."""
+    return [read_record(path) for path in (folder / "held").glob("*.json")]
+
+
+def read_invoiced(folder: ObjectStoragePath, job_ids: Iterable[str]) -> dict[str, Any]:
+    """Return the form that made the draft of each job, as the records say."""
+    invoiced = {}
+    for job_id in job_ids:
+        record = read_record(folder / "records" / draft_name(job_id))
+        invoiced[job_id] = record["formID"]
+    return invoiced
+
+
+def remove_released(
+    folder: ObjectStoragePath, held_before: Iterable[Row], held: Iterable[Row]
+) -> None:
+    """Remove the files of the forms that are no longer held."""
+    held_ids = {form["id"] for form in held}
+    for form in held_before:
+        if form["id"] not in held_ids:
+            (folder / held_name(form)).unlink()
 
 
 def read_record(path: ObjectStoragePath) -> Row:
@@ -156,9 +241,11 @@ def bytes_for(record: Row) -> bytes:
     return json.dumps(record, ensure_ascii=False, indent=1).encode()
 
 
-def path_for(given: str) -> ObjectStoragePath:
+def path_for(location: str) -> ObjectStoragePath:
     """Parse a path or URI; a relative path starts at this file's folder."""
-    return ObjectStoragePath(given if "://" in given else str(Path(__file__).parent / given))
+    if "://" in location:
+        return ObjectStoragePath(location)
+    return ObjectStoragePath(str(Path(__file__).parent / location))
 
 
 @dag(
@@ -171,31 +258,47 @@ def path_for(given: str) -> ObjectStoragePath:
     tags=["fsm", "example"],
     params={
         "due_list": Param(
-            "data/planned_maintenance.csv", type="string", minLength=1, title="Due list"
+            "data/planned_maintenance.csv",
+            type="string",
+            minLength=1,
+            title="Due list",
         ),
         "invoices": Param(
-            "data/invoices", type="string", minLength=1, title="Folder of the drafts"
+            "data/invoices",
+            type="string",
+            minLength=1,
+            title="Folder of the drafts",
         ),
-        "form_name": Param("Job Sign-off", type="string", minLength=1, title="Name of the form"),
+        "form_name": Param(
+            "Job Sign-off",
+            type="string",
+            minLength=1,
+            title="Name of the form",
+        ),
         "look_back_hours": Param(
-            168, type="integer", minimum=1, title="Hours that a phone may sync late"
+            168,
+            type="integer",
+            minimum=1,
+            title="Hours that a phone may sync late",
         ),
     },
 )
 def invoice_on_signoff():
     @task(multiple_outputs=True)
     def begin(params):
-        """Take the time before anything is listed."""
-        now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
-        if not (
-            stored := Variable.get(VARIABLE, "")
-        ):  # while the first runs fail, nothing is passed over
-            Variable.set(VARIABLE, stored := now.isoformat())
-        last = datetime.fromisoformat(stored)
-        return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
+        """Take the time before anything is listed; return it, and the time to list from."""
+        now = datetime.now(UTC).isoformat()
+        last_run = Variable.get(VARIABLE, "")
+        if not last_run:
+            # The first run of all. If it fails, the next run lists from here too.
+            Variable.set(VARIABLE, now)
+            last_run = now
+        since = datetime.fromisoformat(last_run) - timedelta(hours=params["look_back_hours"])
+        return {"now": now, "since": since.isoformat()}
 
     @task(multiple_outputs=True)
     def read_due_list(params):
+        """Return the jobs of the due list, with the quoted and with the agreed amounts."""
         text = path_for(params["due_list"]).read_text(encoding="utf-8-sig")
         return {"jobs": jobs_in(text), "agreed": jobs_in(text, "agreedAmount")}
 
@@ -203,54 +306,48 @@ def invoice_on_signoff():
     def draft_invoices(listed, due_list, outcomes, params, **context):
         """Write what can be drafted, and hold the rest."""
         folder = path_for(params["invoices"])
-        held_before = [read_record(path) for path in (folder / "held").glob("*.json")]
-        signed_off = [form for form in listed if form["formName"] == params["form_name"]]
-        # Of a form that is held and listed again, the listed one is newer.
-        forms = {form["id"]: form for form in [*held_before, *signed_off]}.values()
-        names = {str(form["jobID"]): draft_name(form["jobID"]) for form in forms}
-        known = zip(due_list["jobs"], due_list["agreed"], outcomes, strict=True)
-        created = {
-            str(one["jobID"]): job["job"] | agreed["job"]
-            for job, agreed, one in known
-            if one["jobID"]
-        }
+        held_before = read_held(folder)
+        forms = forms_to_decide(held_before, listed, params["form_name"])
+        created = created_jobs(due_list, outcomes)
+
         with AtomicFiles(folder, context) as files:
-            recorded, begun = record_drafts(files)
-            invoiced = {
-                job: read_record(folder / "records" / name)["formID"]
-                for job, name in names.items()
-                if name in recorded
-            }
-            drafted, held = decide(
-                forms, invoiced, created, {job for job, name in names.items() if name in begun}
-            )
-            newly_held = [form for form in held if form not in held_before]
+            recorded_names, begun_names = record_drafts(files)
+            invoiced = read_invoiced(folder, jobs_with_file(forms, recorded_names))
+            begun = jobs_with_file(forms, begun_names)
+            drafted, held = decide(forms, invoiced, created, begun)
             for draft in drafted:
                 hand_over(files, draft)
+                amount = draft["amount"]
+                print(f"Drafted: job {draft['jobID']}, {amount}, for form {draft['formID']}")
+            newly_held = [form for form in held if form not in held_before]
             for form in newly_held:
                 files.store(held_name(form), [bytes_for(form)])
-        for form in held_before:
-            if form["id"] not in {still["id"] for still in held}:
-                (folder / held_name(form)).unlink()
-        for draft in drafted:
-            print(f"Drafted: job {draft['jobID']}, {draft['amount']}, for form {draft['formID']}")
-        for form in newly_held:
-            print(f"Held: form {form['id']}: {form['reason']}")
+                print(f"Held: form {form['id']}: {form['reason']}")
+        remove_released(folder, held_before, held)
+
         print(f"{len(drafted)} drafted, {len(newly_held)} newly held, {len(held)} held in all")
         return {"drafted": drafted, "newly_held": newly_held, "held": len(held)}
 
     @task
     def commit(now):
-        """Save the time, now that all is done; a run that is cleared moves nothing back."""
-        Variable.set(VARIABLE, max(Variable.get(VARIABLE, now), now, key=datetime.fromisoformat))
+        """Save the time of this run, now that all is done."""
+        last_run = Variable.get(VARIABLE, now)
+        if datetime.fromisoformat(last_run) > datetime.fromisoformat(now):
+            # This run was cleared, and a later one has saved its time: it is not moved back.
+            return
+        Variable.set(VARIABLE, now)
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
     due_list = read_due_list()
     look_up_jobs = FsmCreateJobsOperator(
-        task_id="look_up_jobs", jobs=due_list["jobs"], once_per="key", dry_run=True
+        task_id="look_up_jobs",
+        jobs=due_list["jobs"],
+        once_per="key",
+        dry_run=True,
     )
-    draft_invoices(list_forms.output, due_list, look_up_jobs.output) >> commit(begun["now"])
+    drafted = draft_invoices(list_forms.output, due_list, look_up_jobs.output)
+    drafted >> commit(begun["now"])
 
 
 invoice_on_signoff()

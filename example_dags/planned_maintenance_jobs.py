@@ -11,7 +11,7 @@ the same time, not after a clear, not if the run is deleted and triggered again.
 the outcome of each due row:
 
 - ``created`` or ``existing``: the job exists. For ``existing``, the report names the task that
-    created it.
+  created it.
 - ``rejected`` or ``not_created``: the run fails, unless ``fail_on`` is another; the next one sends
   it again. If the row has changed since its job was created, no run sends it: restore the row, or
   give it another reference.
@@ -38,36 +38,90 @@ from fsm_provider.api.job_rows import jobs_from_rows
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 
 OPTIONAL = ("notes", "priority", "quotedAmount")
+"""Columns that the list may have."""
+COLUMNS = {
+    "customerReference": "reference",
+    "notes": "notes",
+    "priority": "priority",
+    "quotedAmount": "quotedAmount",
+}
+"""The column of each field of a job."""
 
 
 def due_jobs(text: str, day: date) -> list[dict]:
-    """Return the jobs of a due list that are due by ``day``; fail with all mistakes that are in the
-    list.
+    """Return the jobs of a due list that are due by ``day``.
+
+    :raises AirflowFailException: with all mistakes that are in the list.
     """
-    fields = {"customerReference": "reference", **{name: name for name in OPTIONAL}}
-    rows, jobs, due, problems = [], [], [], []
+    rows = []
+    jobs = []
+    problems = []
     try:
-        rows = [
-            dict.fromkeys(OPTIONAL) | row for row in csv.DictReader(io.StringIO(text), strict=True)
-        ]
-        jobs = jobs_from_rows(rows, key="reference", property_id="propertyID", map=fields)
+        rows = rows_in(text)
+        jobs = jobs_from_rows(rows, key="reference", property_id="propertyID", map=COLUMNS)
     except (csv.Error, ValueError) as error:
         problems.append(str(error))
     for number, row in enumerate(rows, 1):
-        # A quote that is closed rows later makes one row, and one job, of them all.
-        if any("\n" in (row[name] or "") for name in OPTIONAL):
-            problems.append(
-                f"row {number}: has a line break: is a quote not closed? Write notes on one line"
-            )
-        try:
-            due.append(date.fromisoformat((row.get("due") or "").strip()) <= day)
-        except ValueError:
-            problems.append(
-                f"row {number}: due: should be a date such as 2026-01-05, not {row.get('due')!r}"
-            )
+        problems.extend(problems_in(number, row))
     if problems:
         raise AirflowFailException("\n".join(problems))
-    return [job for job, is_due in zip(jobs, due, strict=True) if is_due]
+
+    due = []
+    for row, job in zip(rows, jobs, strict=True):
+        is_due = due_date(row) <= day
+        if is_due:
+            due.append(job)
+    return due
+
+
+def rows_in(text: str) -> list[dict]:
+    """Return the rows of a due list; a column that the list may lack is empty then."""
+    empty_row = dict.fromkeys(OPTIONAL)
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    return [empty_row | row for row in reader]
+
+
+def problems_in(number: int, row: dict) -> list[str]:
+    """Return what is wrong with a row, beside what ``jobs_from_rows`` checks."""
+    problems = []
+    # A quote that is closed rows later makes one row, and one job, of them all.
+    if any("\n" in (row[column] or "") for column in OPTIONAL):
+        problems.append(
+            f"row {number}: has a line break: is a quote not closed? Write notes on one line"
+        )
+    try:
+        due_date(row)
+    except ValueError:
+        problems.append(
+            f"row {number}: due: should be a date such as 2026-01-05, not {row.get('due')!r}"
+        )
+    return problems
+
+
+def due_date(row: dict) -> date:
+    """Return the day from which a row is due.
+
+    :raises ValueError: if it has none, or something else.
+    """
+    text = row.get("due") or ""
+    return date.fromisoformat(text.strip())
+
+
+def path_for(location: str) -> ObjectStoragePath:
+    """Parse a path or URI; a relative path starts at this file's folder."""
+    if "://" in location:
+        return ObjectStoragePath(location)
+    return ObjectStoragePath(str(Path(__file__).parent / location))
+
+
+def remark_for(outcome: dict) -> str:
+    """Return what went wrong with a row, or which task has created its job."""
+    if outcome["error"]:
+        return outcome["error"]
+    creator = outcome["by"]
+    if creator:
+        return f"by {creator['task_id']} of run {creator['run_id']}"
+    return ""
 
 
 @dag(
@@ -79,38 +133,53 @@ def due_jobs(text: str, day: date) -> list[dict]:
     tags=["fsm", "example"],
     params={
         "due_list": Param(
-            "data/planned_maintenance.csv", type="string", minLength=1, title="Due list"
+            "data/planned_maintenance.csv",
+            type="string",
+            minLength=1,
+            title="Due list",
         ),
         "due_on": Param(
-            None, type=["null", "string"], format="date", title="Day (default: the run's)"
+            None,
+            type=["null", "string"],
+            format="date",
+            title="Day (default: the run's)",
         ),
         "max_jobs": Param(50, type="integer", minimum=1, title="Refuse to create more"),
         "dry_run": Param(False, type="boolean", title="Check and show only"),
         "fail_on": Param(
-            "any", enum=["any", "uncertain", "all", "none"], title="Outcomes that fail the run"
+            "any",
+            enum=["any", "uncertain", "all", "none"],
+            title="Outcomes that fail the run",
         ),
     },
 )
 def planned_maintenance_jobs():
     @task
     def choose_rows(params, dag_run, data_interval_end=None):
-        given, path = params["due_on"], params["due_list"]
+        """Return the jobs of the rows that are due."""
         # A manual run has no data interval since Airflow 3, and no run_after before it.
-        day = (
-            date.fromisoformat(given) if given else (data_interval_end or dag_run.run_after).date()
-        )
-        found = ObjectStoragePath(path if "://" in path else str(Path(__file__).parent / path))
-        return due_jobs(found.read_text(encoding="utf-8-sig"), day)
+        own_day = (data_interval_end or dag_run.run_after).date()
+        day = date.fromisoformat(params["due_on"]) if params["due_on"] else own_day
+        text = path_for(params["due_list"]).read_text(encoding="utf-8-sig")
+        return due_jobs(text, day)
 
     @task
     def report(outcomes):
+        """Print the outcome of each row; return how many rows have each outcome."""
+        # There are none if the creation failed before the first row.
+        outcomes = outcomes or []
         print(f"{'reference':<16}{'property':<10}{'outcome':<13}{'job':<10}remark")
-        for one in outcomes or ():
-            by = one["by"] and "by {task_id} of run {run_id}".format(**one["by"])
-            cells = f"{one['key']:<16}{one['propertyID']:<10}{one['outcome']:<13}{one['jobID'] or '':<10}"
-            print(cells, one["error"] or by or "", sep="")
-        return dict(Counter(one["outcome"] for one in outcomes or ()))
+        for outcome in outcomes:
+            print(
+                f"{outcome['key']:<16}"
+                f"{outcome['propertyID']:<10}"
+                f"{outcome['outcome']:<13}"
+                f"{outcome['jobID'] or '':<10}"
+                f"{remark_for(outcome)}"
+            )
+        return dict(Counter(outcome["outcome"] for outcome in outcomes))
 
+    # The setup of the report below, which is a teardown: without rows there is nothing to report.
     jobs = choose_rows().as_setup()
     # [START howto_operator_create_jobs]
     create_jobs = FsmCreateJobsOperator(

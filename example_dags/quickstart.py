@@ -18,6 +18,7 @@ RETRIES = {"retries": 2, "retry_delay": timedelta(seconds=10)}
 
 @dag(schedule=None, default_args=RETRIES, tags=["fsm", "example"])
 def first_form():
+    # No form is named, so the next form of any job ends the wait.
     FsmFormSensor(
         task_id="wait_for_a_form",
         deferrable=True,
@@ -41,6 +42,7 @@ def first_job():
         property_id="{{ params.property_id }}",
         job={"customerReference": "{{ run_id }}", "notes": "From the quickstart"},
     )
+    # The sensor takes the output of create_job, so it also runs after it.
     FsmFormSensor(
         task_id="wait_for_its_form",
         job=create_job.output,

@@ -29,6 +29,20 @@ from fsm_provider.operators.jobs import FsmCreateJobsOperator
 VARIABLE = "remedial_from_warning_notice"
 
 
+def job_for(form):
+    """Return the follow-up job of a warning notice, at the same property."""
+    reference = f"REM-FORM-{form['id']}"
+    notes = (
+        f"Put right what {form['formName']} {form['id']} of {form['createdOnDateTime']} found."
+        f" What that was is in the form itself, at job {form['jobID']}."
+    )
+    return {
+        "key": reference,
+        "property_id": form["propertyID"],
+        "job": {"customerReference": reference, "notes": notes, "priority": "Important"},
+    }
+
+
 @dag(
     schedule="@hourly",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -38,50 +52,58 @@ VARIABLE = "remedial_from_warning_notice"
     default_args={"retries": 2},
     tags=["fsm", "example"],
     params={
-        "form_name": Param("Warning Notice", type="string", minLength=1, title="Name of the form"),
+        "form_name": Param(
+            "Warning Notice",
+            type="string",
+            minLength=1,
+            title="Name of the form",
+        ),
         "look_back_hours": Param(
-            168, type="integer", minimum=1, title="Hours that a phone may sync late"
+            168,
+            type="integer",
+            minimum=1,
+            title="Hours that a phone may sync late",
         ),
     },
 )
 def remedial_from_warning_notice():
     @task(multiple_outputs=True)
     def begin(params):
-        """Take the time before anything is listed."""
-        now, look_back = datetime.now(UTC), timedelta(hours=params["look_back_hours"])
-        if not (
-            stored := Variable.get(VARIABLE, "")
-        ):  # while the first runs fail, nothing is passed over
-            Variable.set(VARIABLE, stored := now.isoformat())
-        last = datetime.fromisoformat(stored)
-        return {"now": now.isoformat(), "since": (last - look_back).isoformat()}
+        """Take the time before anything is listed; return it, and the time to list from."""
+        now = datetime.now(UTC).isoformat()
+        last_run = Variable.get(VARIABLE, "")
+        if not last_run:
+            # The first run of all. If it fails, the next run lists from here too.
+            Variable.set(VARIABLE, now)
+            last_run = now
+        since = datetime.fromisoformat(last_run) - timedelta(hours=params["look_back_hours"])
+        return {"now": now, "since": since.isoformat()}
 
     @task
     def choose_warning_notices(forms, params):
-        """Return the job of each warning notice."""
-        return [job_for(form) for form in forms if form["formName"] == params["form_name"]]
+        """Return the follow-up job of each warning notice."""
+        jobs = []
+        for form in forms:
+            is_notice = form["formName"] == params["form_name"]
+            if is_notice:
+                jobs.append(job_for(form))
+        return jobs
 
     @task
     def commit(now):
-        """Save the time, now that all is done; a run that is cleared moves nothing back."""
-        Variable.set(VARIABLE, max(Variable.get(VARIABLE, now), now, key=datetime.fromisoformat))
+        """Save the time of this run, now that all is done."""
+        last_run = Variable.get(VARIABLE, now)
+        if datetime.fromisoformat(last_run) > datetime.fromisoformat(now):
+            # This run was cleared, and a later one has saved its time: it is not moved back.
+            return
+        Variable.set(VARIABLE, now)
 
     begun = begin()
     list_forms = FsmListFormsOperator(task_id="list_forms", updated_since=begun["since"])
-    create_jobs = FsmCreateJobsOperator(
-        task_id="create_jobs", jobs=choose_warning_notices(list_forms.output), once_per="key"
-    )
+    jobs = choose_warning_notices(list_forms.output)
+    # Once per key: a notice that is listed again, by whichever run, creates no second job.
+    create_jobs = FsmCreateJobsOperator(task_id="create_jobs", jobs=jobs, once_per="key")
     create_jobs >> commit(begun["now"])
-
-
-def job_for(form):
-    reference = f"REM-FORM-{form['id']}"
-    notes = (
-        f"Put right what {form['formName']} {form['id']} of {form['createdOnDateTime']} found."
-        f" What that was is in the form itself, at job {form['jobID']}."
-    )
-    job = {"customerReference": reference, "notes": notes, "priority": "Important"}
-    return {"key": reference, "property_id": form["propertyID"], "job": job}
 
 
 remedial_from_warning_notice()

@@ -54,9 +54,12 @@ class Chart:
 
     def segments(self) -> Iterator[tuple[str, list[Segment]]]:
         """Yield each bar's label and segments, without those of zero."""
-        longest = max((sum(numbers) for _, numbers in self.bars), default=0) or 1
+        totals = [sum(numbers) for _, numbers in self.bars]
+        # 1 rather than 0, so that bars without numbers can be divided by it.
+        longest = max([1, *totals])
         for label, numbers in self.bars:
-            segments, start = [], 0.0
+            segments = []
+            start = 0.0
             for (name, tone), number in zip(self.series.items(), numbers, strict=True):
                 width = 100 * number / longest
                 if number:
@@ -106,14 +109,14 @@ class Page:
         return environment.get_template("report_page.html.jinja").render(page=self)
 
     def write(self, path: ObjectStoragePath) -> None:
-        """Write the page; on S3 as ``text/html``, or a browser would save the file instead of
-        showing it.
-        """
-        content_type = (
-            {"ContentType": "text/html; charset=utf-8"} if path.protocol in ("s3", "s3a") else {}
-        )
-        with path.open("wb", **content_type) as file:
-            file.write(self.render().encode())
+        """Write the page to a file."""
+        options = {}
+        if path.protocol in ("s3", "s3a"):
+            # Without it, a browser would save a file of S3 instead of showing it.
+            options["ContentType"] = "text/html; charset=utf-8"
+        html = self.render()
+        with path.open("wb", **options) as file:
+            file.write(html.encode())
 
 
 class ReportLink(BaseOperatorLink):
@@ -124,7 +127,9 @@ class ReportLink(BaseOperatorLink):
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the URL; empty if the task wrote no page."""
         result: Any = XCom.get_value(ti_key=ti_key, key="return_value")
-        page = result.get("page") if isinstance(result, dict) else None
+        if not isinstance(result, dict):
+            return ""
+        page = result.get("page")
         return page if isinstance(page, str) else ""
 
 
@@ -144,6 +149,8 @@ def report_url(path: ObjectStoragePath, served_at: str | None) -> str:
     :param path: the file.
     :param served_at: the URL under which the file's folder is served.
     """
-    if not served_at:
-        return Path(path.path).as_uri() if path.protocol in ("", "file") else uri_for(path)
-    return f"{served_at.rstrip('/')}/{quote(path.name)}"
+    if served_at:
+        return f"{served_at.rstrip('/')}/{quote(path.name)}"
+    if path.protocol in ("", "file"):
+        return Path(path.path).as_uri()
+    return uri_for(path)

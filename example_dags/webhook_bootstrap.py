@@ -44,18 +44,16 @@ def jobs_from_webhooks():
     @task
     def references(triggering_asset_events=None) -> list[dict]:
         """Return references to the jobs of the deliveries; a run may have several deliveries."""
-        events = [event for events in triggering_asset_events.values() for event in events]
-        found = {
-            event.extra["delivery"]: {
-                "type": event.extra.get("type"),
-                "jobID": event.extra.get("id"),
-            }
-            for event in events
-            if "delivery" in event.extra
-        }
-        for reference in found.values():
-            print(f"{reference['type']}: job {reference['jobID']}")
-        return list(found.values())
+        jobs = {}
+        for events in triggering_asset_events.values():
+            for event in events:
+                # An event that somebody made by hand has no delivery.
+                if "delivery" in event.extra:
+                    job = {"type": event.extra.get("type"), "jobID": event.extra.get("id")}
+                    jobs[event.extra["delivery"]] = job
+        for job in jobs.values():
+            print(f"{job['type']}: job {job['jobID']}")
+        return list(jobs.values())
 
     # [END howto_asset_webhook_deliveries]
 

@@ -10,18 +10,23 @@ BOILERS = {"scope": "assetType", "fieldKey": "k", "assetTypeDescription": "Boile
 
 def field(number, name, values=(), used_by=(BOILERS,)):
     """Make a field as a snapshot holds it; its values are numbered from 1."""
-    options = [{"id": value, "name": text} for value, text in enumerate(values, 1)]
-    given = {
-        "dynamicFieldID": number,
-        "dynamicFieldName": name,
-        "usedBy": used_by,
-        "values": options,
-    }
-    return AssetDynamicField.model_validate(given).as_json()
+    options = []
+    for value_id, text in enumerate(values, 1):
+        option = {"id": value_id, "name": text}
+        options.append(option)
+    record = AssetDynamicField.model_validate(
+        {
+            "dynamicFieldID": number,
+            "dynamicFieldName": name,
+            "usedBy": used_by,
+            "values": options,
+        }
+    )
+    return record.as_json()
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "is_similar"),
+    ("text", "other", "is_similar"),
     [
         ("Serial No.", "serial  no", True),
         ("Café", "CAFE", True),
@@ -36,13 +41,14 @@ def field(number, name, values=(), used_by=(BOILERS,)):
         ("Boiler type", "Boiler model", False),
     ],
 )
-def test_what_is_similar(one, other, is_similar):
-    found = quality.groups_alike((one, "something else", other), 0.85)
+def test_what_is_similar(text, other, is_similar):
+    groups = quality.groups_alike((text, "something else", other), 0.85)
 
-    assert found == ([[one, other]] if is_similar else [])
+    expected = [[text, other]] if is_similar else []
+    assert groups == expected
 
 
-def test_one_that_is_like_two_groups_joins_them():
+def test_a_text_that_is_like_two_groups_joins_them():
     texts = ["abcdefghij", "abcdefghijklm", "abcdefghijkl"]
 
     assert quality.groups_alike(texts[:2], 0.9) == []
@@ -52,8 +58,8 @@ def test_one_that_is_like_two_groups_joins_them():
 def test_each_finding_is_a_row_and_fields_and_values_are_counted():
     fields = [
         field(1, "Make", ["Baxi", "BAXI", "Ideal", "baxi "]),
-        field(2, "make", [], []),
-        field(3, "Make", ["Gas"], None),
+        field(2, "make", [], used_by=[]),
+        field(3, "Make", ["Gas"], used_by=None),
         field(4, None, ["Loft", "Loft"]),
     ]
     findings = quality.findings_for(fields, 0.9)
@@ -65,14 +71,23 @@ def test_each_finding_is_a_row_and_fields_and_values_are_counted():
         ["similar values", "Make", "Baxi · BAXI · baxi "],
         ["similar values", "(field 4 has no name)", "Loft · Loft"],
     ]
-    assert quality.count_by_kind(findings) == {"similar_names": 3, "unused": 2, "similar_values": 5}
+    assert quality.count_by_kind(findings) == {
+        "similar_names": 3,
+        "unused": 2,
+        "similar_values": 5,
+    }
 
 
 def test_changes_are_matched_by_identifier():
-    before = [field(1, "Maker", ["Baxi", "Ideal"]), field(2, "Fuel"), field(3, "Phase", ["1"], [])]
+    standard = {"scope": "standard", "fieldKey": "phase"}
+    before = [
+        field(1, "Maker", ["Baxi", "Ideal"]),
+        field(2, "Fuel"),
+        field(3, "Phase", ["1"], used_by=[]),
+    ]
     after = [
         field(1, "Make", ["BAXI", "Ideal", "Vaillant"]),
-        field(3, "Phase", [], [{"scope": "standard", "fieldKey": "phase"}]),
+        field(3, "Phase", [], used_by=[standard]),
         field(4, "Colour"),
     ]
 

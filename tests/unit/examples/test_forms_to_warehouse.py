@@ -1,4 +1,4 @@
-"""The windows of forms_to_warehouse: each begins before its day; a load replaces one, or nothing."""
+"""The windows of forms_to_warehouse: each begins before its day; a load replaces a whole window."""
 
 from datetime import UTC, date, datetime
 
@@ -9,7 +9,8 @@ from pyarrow import parquet
 
 from example_dags.forms_to_warehouse import forms_to_warehouse, window_for
 
-FIRST, SECOND = "2026-01-05", "2026-01-06"
+FIRST = date(2026, 1, 5)
+SECOND = date(2026, 1, 6)
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,14 @@ FIRST, SECOND = "2026-01-05", "2026-01-06"
     ],
 )
 def test_a_window_is_of_a_day_in_utc_and_begins_a_week_before(day, run_at, start, since):
-    assert window_for(day, datetime.fromisoformat(run_at)) == {"start": start, "since": since}
+    window = window_for(day, datetime.fromisoformat(run_at))
+
+    assert window == {"start": start, "since": since}
+
+
+def at(day):
+    """Return a time of a day in January; None for a form without a time."""
+    return None if day is None else datetime(2026, 1, day, tzinfo=UTC)
 
 
 class Warehouse:
@@ -34,25 +42,32 @@ class Warehouse:
 
     def load(self, start, forms, **columns):
         """Load a window of forms, each with the day of its update, and further columns."""
-        window = self.windows / start
+        window = self.windows / str(start)
         window.mkdir(parents=True, exist_ok=True)
-        days = [day and datetime(2026, 1, day, tzinfo=UTC) for day in forms.values()]
-        times = pyarrow.array(days, pyarrow.timestamp("us", tz="UTC"))
-        ids = pyarrow.array(forms, pyarrow.int64())
-        table = pyarrow.table({"id": ids, "lastUpdatedOnDateTime": times, **columns})
-        with (window / "forms.parquet").open("wb") as file:
+        path = window / "forms.parquet"
+        updated = [at(day) for day in forms.values()]
+        table = pyarrow.table(
+            {
+                "id": pyarrow.array(forms, pyarrow.int64()),
+                "lastUpdatedOnDateTime": pyarrow.array(updated, pyarrow.timestamp("us", tz="UTC")),
+                **columns,
+            }
+        )
+        with path.open("wb") as file:
             parquet.write_table(table, file)
         return self.task.python_callable(
-            {"path": str(window / "forms.parquet")}, window_start=start, params=self.params
+            {"path": str(path)},
+            window_start=str(start),
+            params=self.params,
         )
 
     def rows(self, table):
+        """Return the id, the window and the day of the update of each row."""
+        columns = "id, window_start, day(lastUpdatedOnDateTime)"
         with duckdb.connect(self.params["warehouse"], read_only=True) as connection:
-            statement = (
-                f"SELECT id, window_start, day(lastUpdatedOnDateTime) FROM {table} ORDER BY ALL"
-            )
             connection.execute("SET TimeZone = 'UTC'")
-            return connection.execute(statement).fetchall()
+            selected = connection.execute(f"SELECT {columns} FROM {table} ORDER BY ALL")
+            return selected.fetchall()
 
 
 @pytest.fixture
@@ -61,24 +76,23 @@ def warehouse(storage, tmp_path):
 
 
 def test_a_load_replaces_its_window_and_the_view_has_latest_versions(warehouse):
-    first, second = map(date.fromisoformat, (FIRST, SECOND))
     assert warehouse.load(FIRST, {1: 5, 2: 5, 3: None, 4: 5}) == 4
     assert warehouse.load(SECOND, {1: 6, 2: 5, 3: None, 4: None}) == 4
     assert warehouse.rows("forms") == [
-        (1, second, 6),
-        (2, second, 5),
-        (3, second, None),
-        (4, first, 5),
+        (1, SECOND, 6),
+        (2, SECOND, 5),
+        (3, SECOND, None),
+        (4, FIRST, 5),
     ]
 
     assert warehouse.load(FIRST, {1: 5, 3: None, 5: 7}) == 5
 
     assert warehouse.rows("forms") == [
-        (1, second, 6),
-        (2, second, 5),
-        (3, second, None),
-        (4, second, None),
-        (5, first, 7),
+        (1, SECOND, 6),
+        (2, SECOND, 5),
+        (3, SECOND, None),
+        (4, SECOND, None),
+        (5, FIRST, 7),
     ]
     assert len(warehouse.rows("form_versions")) == 3 + 4
 

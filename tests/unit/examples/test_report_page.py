@@ -41,11 +41,8 @@ def test_it_is_stored_as_a_page(storage):
     [
         ("/reports/my fields/a.html", "", f"{Path('/').as_uri()}reports/my%20fields/a.html"),
         ("memory://reports/a.html", "", "memory:///reports/a.html"),
-        (
-            "s3://aws@records/r/a.html",
-            "",
-            "s3://records/r/a.html",
-        ),  # without its connection, and unsigned
+        # Without its connection, and unsigned.
+        ("s3://aws@records/r/a.html", "", "s3://records/r/a.html"),
         ("/reports/a.html", "https://x.example.com/r/", "https://x.example.com/r/a.html"),
         ("memory://reports/a b.html", "https://x.example.com", "https://x.example.com/a%20b.html"),
     ],
