@@ -86,7 +86,7 @@ class Receiver:
             if scope["method"] != "POST":
                 raise DeliveryRefusedError("method", 405)
             started = time.monotonic()
-            config = await self._config_of(route, path_token)
+            config = await self._find_config(route, path_token)
             seconds_left = self._response_seconds - (time.monotonic() - started)
             # Not shown before the path token is known: until then it may be any text.
             shown_route = route
@@ -106,7 +106,7 @@ class Receiver:
             _count("refused", shown_route, "error")
         await _respond(send, status)
 
-    async def _config_of(self, route: str, path_token: str) -> RouteConfig:
+    async def _find_config(self, route: str, path_token: str) -> RouteConfig:
         """Return what a route accepts; refuse a path that does not end with one of its tokens."""
         routes = self._configuration.fresh_routes()
         if routes is None:
