@@ -112,9 +112,10 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
             f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind}"
         )
     names = _column_names(rows)
-    problem = _problem_of_columns(names, columns) if names else None
-    if problem:
-        raise FsmInputError(f"rows: {problem}")
+    if names:
+        problem = _problem_of_columns(names, columns)
+        if problem:
+            raise FsmInputError(f"rows: {problem}")
     # The header counts as a part of the first row.
     lines_read = 0
     for number, row in enumerate(_records(rows), 1):

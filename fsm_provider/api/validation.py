@@ -87,12 +87,13 @@ def validated(
         return validate(values)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False, include_context=False)
+    our_messages = {**_MESSAGES, **messages}
     problems = []
     for detail in details:
         place = [str(part) for part in place_of(detail["loc"])]
         name = ".".join(_printable(part) for part in place if part)
-        own_message = _PYDANTICS_WORDS.sub("", detail["msg"]).removeprefix(": ")
-        message = {**_MESSAGES, **messages}.get(detail["type"], own_message)
+        pydantics_message = _PYDANTICS_WORDS.sub("", detail["msg"]).removeprefix(": ")
+        message = our_messages.get(detail["type"], pydantics_message)
         problems.append(": ".join(filter(None, [name, message])))
     raise FsmInputError("; ".join(problems))  # not inside except: pydantic's error holds the values
 
@@ -311,5 +312,7 @@ def parse_path(path: Any) -> str:
 
 def _shown(value: Any) -> str:
     """Return the start of a value's repr: a record in its place may contain a signed URL."""
-    shown = repr(value)
-    return shown if len(shown) <= 30 else f"{shown[:20]}..."
+    text = repr(value)
+    if len(text) <= 30:
+        return text
+    return f"{text[:20]}..."

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from fsm_provider.api.payloads import WebhookObject
 from fsm_provider.plugins.webhooks.settings import REMEMBERED_HOURS
 from fsm_provider.storage import uri_for_records
+
+if TYPE_CHECKING:
+    from airflow.models.asset import AssetModel
+    from sqlalchemy.orm import Session
 
 DeliveryOutcome = Literal["accepted", "repeated", "no asset"]
 """What became of an authentic delivery; ``no asset``: no parsed DAG uses its asset."""
@@ -45,45 +49,68 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> DeliveryO
     :param delivery: distinguishes the delivery; the event's ``extra`` holds it as ``delivery``.
     :param extra: JSON values, which the event's ``extra`` holds as well.
     """
-    from airflow.assets.manager import asset_manager
-    from airflow.models.asset import AssetDagRunQueue, AssetEvent, AssetModel
     from airflow.utils.session import create_session
-    from sqlalchemy import JSON, and_, select, type_coerce, update
 
     with create_session() as session:
-        is_the_asset = and_(AssetModel.uri == uri, AssetModel.active.has())
-        # An update that changes nothing locks the row, or SQLite's database, until the end of the
-        # transaction. It must come first: in MySQL the first read may fix what the transaction
-        # sees.
-        locking = update(AssetModel).where(is_the_asset).values(id=AssetModel.id)
-        session.execute(locking.execution_options(synchronize_session=False))
-        asset = session.scalar(select(AssetModel).where(is_the_asset))
+        asset = _lock_asset(session, uri)
         if asset is None:
             return "no asset"
-        remembered_since = datetime.now(UTC) - timedelta(hours=REMEMBERED_HOURS)
-        earlier = select(AssetEvent.id).where(
-            AssetEvent.asset_id == asset.id,
-            AssetEvent.timestamp >= remembered_since,
-            type_coerce(AssetEvent.extra, JSON)["delivery"].as_string() == delivery,
-        )
-        if session.scalar(earlier.limit(1)) is not None:
+        if _is_recorded(session, asset, delivery):
             return "repeated"
-        # Lock the queue's rows of this asset. Otherwise the scheduler could read the events before
-        # this one, and then delete the row that this event relies on. Rows that the scheduler is
-        # already consuming are gone afterwards.
-        queue = select(AssetDagRunQueue).where(AssetDagRunQueue.asset_id == asset.id)
-        session.scalars(queue.with_for_update()).all()
-        event = asset_manager.register_asset_change(
-            asset=asset, extra={"delivery": delivery, **extra}, session=session, source_is_api=True
-        )
-        if event is None:
-            return "no asset"
-        session.flush()
-        # A run consumes the events up to the time of its queue row, which the first event of a
-        # burst creates. The others would wait for a run that nothing starts.
-        for row in session.scalars(queue):
-            row.created_at = max(row.created_at, event.timestamp)
-        return "accepted"
+        is_registered = _register_event(session, asset, {"delivery": delivery, **extra})
+        return "accepted" if is_registered else "no asset"
+
+
+def _lock_asset(session: Session, uri: str) -> AssetModel | None:
+    """Lock the row of an active asset until the end of the transaction; None if there is none."""
+    from airflow.models.asset import AssetModel
+    from sqlalchemy import and_, select, update
+
+    is_the_asset = and_(AssetModel.uri == uri, AssetModel.active.has())
+    # An update that changes nothing locks the row, or SQLite's database. It must come first: in
+    # MySQL the first read may fix what the transaction sees.
+    locking = update(AssetModel).where(is_the_asset).values(id=AssetModel.id)
+    session.execute(locking.execution_options(synchronize_session=False))
+    return session.scalar(select(AssetModel).where(is_the_asset))
+
+
+def _is_recorded(session: Session, asset: AssetModel, delivery: str) -> bool:
+    """Return whether an event of the last ``REMEMBERED_HOURS`` is of this delivery."""
+    from airflow.models.asset import AssetEvent
+    from sqlalchemy import JSON, select, type_coerce
+
+    remembered_since = datetime.now(UTC) - timedelta(hours=REMEMBERED_HOURS)
+    recorded_delivery = type_coerce(AssetEvent.extra, JSON)["delivery"].as_string()
+    events = select(AssetEvent.id).where(
+        AssetEvent.asset_id == asset.id,
+        AssetEvent.timestamp >= remembered_since,
+        recorded_delivery == delivery,
+    )
+    return session.scalar(events.limit(1)) is not None
+
+
+def _register_event(session: Session, asset: AssetModel, extra: dict[str, Any]) -> bool:
+    """Add an event of an asset, for the DAGs that it starts; return whether Airflow took it."""
+    from airflow.assets.manager import asset_manager
+    from airflow.models.asset import AssetDagRunQueue
+    from sqlalchemy import select
+
+    # Lock the queue's rows of this asset. Otherwise the scheduler could read the events before
+    # this one, and then delete the row that this event relies on. Rows that the scheduler is
+    # already consuming are gone afterwards.
+    queue = select(AssetDagRunQueue).where(AssetDagRunQueue.asset_id == asset.id)
+    session.scalars(queue.with_for_update()).all()
+    event = asset_manager.register_asset_change(
+        asset=asset, extra=extra, session=session, source_is_api=True
+    )
+    if event is None:
+        return False
+    session.flush()
+    # A run consumes the events up to the time of its queue row, which the first event of a burst
+    # creates. The others would wait for a run that nothing starts.
+    for row in session.scalars(queue):
+        row.created_at = max(row.created_at, event.timestamp)
+    return True
 
 
 def deliveries(fsm_conn_id: str) -> list[DeliveryCounts]:

@@ -75,9 +75,8 @@ def verify(
     if not _is_signed_with_any(keys, delivery):
         raise DeliveryRefusedError("signature")
     # Check the time last: nobody who cannot sign learns about our clock.
-    if delivery.timestamp is not None and not _is_recent(
-        delivery.timestamp, endpoint.tolerance, now
-    ):
+    timestamp = delivery.timestamp
+    if timestamp is not None and not _is_recent(timestamp, endpoint.tolerance, now):
         raise DeliveryRefusedError("timestamp")
     return hashlib.sha256(delivery.identity).hexdigest()
 
