@@ -106,16 +106,26 @@ class FormFilter:
         A time that cannot be read matches; an identifier that is not there does not.
         """
         return (
-            _is_same(self.property_id, form.property_id)
-            and _is_same(self.job_id, job_id_from(form))
-            and _is_same(self.created_by_type, form.created_by_type)
-            and _is_same(self.created_by_id, form.created_by_id)
+            self._is_of_wanted_place(form)
+            and self._is_of_wanted_creator(form)
             and self._has_wanted_name(form)
             and self._is_recent_enough(form)
         )
 
+    def _is_of_wanted_place(self, form: Form) -> bool:
+        if not _is_same(self.property_id, form.property_id):
+            return False
+        return _is_same(self.job_id, job_id_from(form))
+
+    def _is_of_wanted_creator(self, form: Form) -> bool:
+        if not _is_same(self.created_by_type, form.created_by_type):
+            return False
+        return _is_same(self.created_by_id, form.created_by_id)
+
     def _has_wanted_name(self, form: Form) -> bool:
-        return self.form_names is None or normalize_name(form.form_name) in self.form_names
+        if self.form_names is None:
+            return True
+        return normalize_name(form.form_name) in self.form_names
 
     def _is_recent_enough(self, form: Form) -> bool:
         if not _is_at_or_after(form.created_on_date_time, self.created_since):

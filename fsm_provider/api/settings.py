@@ -106,7 +106,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
     @classmethod
     def _token_is_not_sent_in_the_clear(cls, value: str, info: ValidationInfo) -> str:
         parts = split_url(value, EXAMPLE_URL, is_base=True)
-        # It is not there if it is itself invalid: one error about it is enough.
+        # allow_http is missing here if it is itself invalid: one error about it is enough.
         is_http_allowed = info.data.get("allow_http", True)
         if is_readable_on_the_way(parts) and not is_http_allowed:
             raise ValueError("http would send the token in the clear: use https, or set allow_http")
@@ -139,7 +139,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
     @field_validator("page_size")
     @classmethod
     def _page_size_has_a_name(cls, value: int | None, info: ValidationInfo) -> int | None:
-        # It is not there if it is itself invalid: one error about it is enough.
+        # page_size_param is missing here if it is itself invalid: one error is enough.
         param = info.data.get("page_size_param", "invalid")
         if value is not None and param is None:
             raise ValueError("is sent nowhere unless page_size_param names its query parameter")

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.plugins.webhooks import URL_PREFIX
@@ -26,6 +26,7 @@ from fsm_provider.plugins.webhooks.events import (
     DeliveryOutcome,
     record_delivery,
 )
+from fsm_provider.plugins.webhooks.settings import HIDDEN
 from fsm_provider.plugins.webhooks.signature import DeliveryRefusedError, is_any_of, verify
 from fsm_provider.storage import uri_for_records
 
@@ -156,7 +157,7 @@ def _hide_path(scope: Scope, route: str) -> None:
 
     The access logs of Airflow and uvicorn read the path from the scope after the response.
     """
-    path = f"{URL_PREFIX}/{route}/***"
+    path = f"{URL_PREFIX}/{route}/{HIDDEN}"
     scope["path"] = path
     scope["raw_path"] = path.encode()
     scope["query_string"] = b""
@@ -223,7 +224,7 @@ def _hints_in(body: bytes) -> dict[str, Any]:
     return {name: value for name, value in hints.items() if _is_hint(value)}
 
 
-def _is_hint(value: Any) -> TypeGuard[str | int]:
+def _is_hint(value: Any) -> bool:
     """Return whether a value is short, and a text or an integer that every database can hold."""
     if isinstance(value, str):
         return 0 < len(value) <= MAX_HINT_LENGTH and value.isprintable()
