@@ -1,5 +1,6 @@
-"""Forms as others ask for them, give and take them. A DAG file imports it, so it imports no
-pydantic.
+"""The filters of a form listing, and the shapes in which tasks pass completed forms on.
+
+DAG files import it, so it imports no pydantic.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger(__name__)
 
 FormsXCom = Literal["references", "ids", "full"]
+"""What XCom holds of a form: a :data:`FormReference`, its identifier, or its complete record."""
 FormReference = dict[str, Any]
-"""``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``,
+"""A form without its content.
+
+JSON values: ``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``,
 ``lastUpdatedOnDateTime``.
 """
 
@@ -38,8 +42,9 @@ FORM_FILTERS: Mapping[str, str] = {
     "created_by_type": "createdByType",
     "created_by_id": "createdByID",
 }
-"""The query parameter of each filter."""
+"""The query parameter of each filter (section 4.3 of the service's specification)."""
 ALL_FILTERS = (*FORM_FILTERS, "form_names")
+"""The names of all filters; the service does not know ``form_names``."""
 
 
 class FormFilters(TypedDict, total=False):
@@ -58,13 +63,14 @@ class FormFilters(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormFilter:
-    """The filters of ``GET /forms``; a form has to match all that are set.
+    """The filters of ``GET /forms`` (section 4.3); a form has to match all that are set.
 
-    :param created_since: created at or after; a time without a zone is UTC. Likewise
-        ``updated_since``.
+    :param created_since: created at or after this time: a datetime or ISO 8601; without a zone it
+        is UTC. Likewise ``updated_since``.
     :param form_category: only the service can check it; likewise ``form_name_id``.
     :param form_names: a name, or several of which a form has to have one; checked here, not by the
         service.
+    :raises FsmInputError: names the first filter that is not valid.
     """
 
     property_id: int | str | None = None
@@ -84,49 +90,76 @@ class FormFilter:
                 object.__setattr__(self, field.name, _parse_filter(field.name, value))
 
     def params(self) -> dict[str, str]:
-        return {
-            wire_name: format_time(value) if isinstance(value, datetime) else str(value)
-            for name, wire_name in FORM_FILTERS.items()
-            if (value := getattr(self, name)) is not None
-        }
+        """Return the query parameters of the filters that are set, ``form_names`` excepted."""
+        params: dict[str, str] = {}
+        for name, param in FORM_FILTERS.items():
+            value = getattr(self, name)
+            if isinstance(value, datetime):
+                params[param] = format_time(value)
+            elif value is not None:
+                params[param] = str(value)
+        return params
 
     def matches(self, form: Form) -> bool:
-        """Return whether a form matches every filter that its record shows; an unreadable time
-        matches.
+        """Return whether a form matches every filter that its record shows.
+
+        A time that cannot be read matches; an identifier that is not there does not.
         """
         return (
-            _same(self.property_id, form.property_id)
-            and _same(self.job_id, job_id_from(form))
-            and _same(self.created_by_type, form.created_by_type)
-            and _same(self.created_by_id, form.created_by_id)
-            and (self.form_names is None or normalize_name(form.form_name) in self.form_names)
-            and _at_or_after(form.created_on_date_time, self.created_since)
-            and _at_or_after(form.last_updated_on_date_time, self.updated_since)
+            self._is_of_wanted_place(form)
+            and self._is_of_wanted_creator(form)
+            and self._has_wanted_name(form)
+            and self._is_recent_enough(form)
         )
 
+    def _is_of_wanted_place(self, form: Form) -> bool:
+        if not _is_same(self.property_id, form.property_id):
+            return False
+        return _is_same(self.job_id, job_id_from(form))
+
+    def _is_of_wanted_creator(self, form: Form) -> bool:
+        if not _is_same(self.created_by_type, form.created_by_type):
+            return False
+        return _is_same(self.created_by_id, form.created_by_id)
+
+    def _has_wanted_name(self, form: Form) -> bool:
+        if self.form_names is None:
+            return True
+        return normalize_name(form.form_name) in self.form_names
+
+    def _is_recent_enough(self, form: Form) -> bool:
+        if not _is_at_or_after(form.created_on_date_time, self.created_since):
+            return False
+        return _is_at_or_after(form.last_updated_on_date_time, self.updated_since)
+
     def for_shared_stream(self) -> FormFilter:
-        """Return the filters that a reference does not show: waits that agree in them can share a
-        listing.
+        """Return the filters that a reference to a form does not show.
+
+        Waits that agree in these can share a listing: each checks the others on references.
         """
-        kept = ("form_category", "form_name_id", "created_by_type", "created_by_id")
-        return FormFilter(**{name: getattr(self, name) for name in kept})
+        return FormFilter(
+            form_category=self.form_category,
+            form_name_id=self.form_name_id,
+            created_by_type=self.created_by_type,
+            created_by_id=self.created_by_id,
+        )
 
     def as_dict(self) -> FormFilters:
         """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
-        given = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return cast(
-            FormFilters, {name: _as_json(value) for name, value in given if value is not None}
-        )
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        filters = {name: _as_json(value) for name, value in values.items() if value is not None}
+        return cast(FormFilters, filters)
 
     def __str__(self) -> str:
-        shown = (
-            f"{name}={' or '.join(value) if isinstance(value, list) else value}"
-            for name, value in self.as_dict().items()
-        )
+        shown = []
+        for name, value in self.as_dict().items():
+            text = " or ".join(value) if isinstance(value, list) else value
+            shown.append(f"{name}={text}")
         return ", ".join(shown) or "all forms"
 
 
 def job_id_from(form: Form) -> int | None:
+    """Return the identifier of a form's job; None where its record does not show it."""
     return getattr(form.job_details, "job_id", None)
 
 
@@ -144,7 +177,12 @@ def parse_reference_time(value: Any) -> datetime | None:
 
 
 def normalize_name(name: Any) -> str:
-    return normalize("NFC", name if isinstance(name, str) else str(name or "")).strip()
+    """Return a form's name as names are compared: in Unicode's form NFC, without blanks around it.
+
+    :param name: of a record, where it may be of any type; None is the empty name.
+    """
+    text = name if isinstance(name, str) else str(name or "")
+    return normalize("NFC", text).strip()
 
 
 def _parse_filter(name: str, value: Any) -> Any:
@@ -152,91 +190,139 @@ def _parse_filter(name: str, value: Any) -> Any:
         return validation.parse_time(name, value)
     if name in ("form_category", "created_by_type"):
         return validation.parse_text(name, value)
-    if name != "form_names":
-        return validation.parse_identifier(name, value)
-    return tuple(map(normalize_name, validation.parse_names(name, value)))
+    if name == "form_names":
+        names = validation.parse_names(name, value)
+        return tuple(normalize_name(form_name) for form_name in names)
+    return validation.parse_identifier(name, value)
 
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat()
-    return list(value) if isinstance(value, tuple) else str(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return str(value)
 
 
-def _same(expected: int | str | None, found: int | str | None) -> bool:
-    return expected is None or validation.canonical_id(expected) == validation.canonical_id(found)
+def _is_same(expected: int | str | None, identifier: int | str | None) -> bool:
+    """Return whether an identifier is the expected one; where none is expected, any is."""
+    if expected is None:
+        return True
+    return validation.canonical_id(expected) == validation.canonical_id(identifier)
 
 
 def seconds_of(value: Any) -> float | None:
-    """Return seconds since 1970, the later ones when summer time ends; None for none, or a
-    placeholder.
+    """Return the seconds since 1970 of a record's time; None if it is none, or a placeholder.
+
+    A time that the end of summer time repeats is the later one.
     """
     if not isinstance(value, datetime) or value.year < 2000:
         return None
     return max(value.timestamp(), value.replace(fold=1).timestamp())
 
 
-def _at_or_after(found: Any, bound: Any) -> bool:
-    return bound is None or (seconds := seconds_of(found)) is None or seconds >= bound.timestamp()
+def _is_at_or_after(timestamp: Any, bound: Any) -> bool:
+    """Return whether a record's time is at or after a bound; any is where there is no bound."""
+    if bound is None:
+        return True
+    seconds = seconds_of(timestamp)
+    return seconds is None or seconds >= bound.timestamp()
 
 
 def reference_to(form: Form) -> FormReference:
-    record = {**form.as_json(), "jobID": job_id_from(form)}
-    names = ("id", "formName", "propertyID", "jobID", "createdOnDateTime", "lastUpdatedOnDateTime")
-    return {name: record[name] for name in names}
+    """Return the reference to a form, without the URL of its PDF."""
+    record = form.as_json()
+    return {
+        "id": record["id"],
+        "formName": record["formName"],
+        "propertyID": record["propertyID"],
+        "jobID": job_id_from(form),
+        "createdOnDateTime": record["createdOnDateTime"],
+        "lastUpdatedOnDateTime": record["lastUpdatedOnDateTime"],
+    }
 
 
 def for_xcom(forms: Iterable[Form], xcom: FormsXCom) -> list[Any]:
+    """Return forms as XCom is to hold them, in their order."""
     if xcom == "ids":
         return [form.id for form in forms]
-    return [reference_to(form) if xcom == "references" else form.as_json() for form in forms]
+    if xcom == "references":
+        return [reference_to(form) for form in forms]
+    return [form.as_json() for form in forms]
 
 
 def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[list[Form]]:
-    """Drop the forms of each page that do not match, and log their number."""
-    dropped, asked = 0, replace(wanted, form_names=None)
-    matches = asked.matches if asked.as_dict() else None
+    """Yield the forms of each page that match; in the end, log how many of the others there were.
+
+    Those with another name are not counted, as the service cannot leave them out.
+
+    No form is held while the next page is read: Python's garbage collector counts what is alive
+    then as long-lived, and took up to a third of a listing's time.
+    """
+    sent = replace(wanted, form_names=None)
+    is_anything_sent = bool(sent.as_dict())
+    dropped = 0
     for page in pages:
-        found = [form for form in page.data if matches(form)] if matches else page.data
-        dropped += len(page.data) - len(found)
-        yield (
-            found if wanted.form_names is None else [form for form in found if wanted.matches(form)]
-        )
-        del page, found  # what is alive at the next page counts as long-lived
+        forms = page.data
+        if is_anything_sent:
+            forms = [form for form in page.data if sent.matches(form)]
+        dropped += len(page.data) - len(forms)
+        if wanted.form_names is not None:
+            forms = [form for form in forms if wanted._has_wanted_name(form)]
+        yield forms
+        del page, forms
     if dropped:
         message = (
             "%s of the listing did not match the filter (%s): the service ignores it, or omits it"
         )
-        logger.warning(message, pluralize(dropped, "form"), asked)
+        logger.warning(message, pluralize(dropped, "form"), sent)
 
 
-def parse_forms(given: Any, timezone: tzinfo) -> list[Form]:
-    validation.refuse_none("forms", given)
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-        raise FsmInputError(
-            f"forms: should be a list of forms, as sensors give, not {type(given).__name__}"
-        )
-    return [parse_form(f"forms[{index}]", one, timezone) for index, one in enumerate(given)]
+def parse_forms(forms: Any, timezone: tzinfo) -> list[Form]:
+    """Parse the argument ``forms`` of an operator; see :func:`parse_form`.
 
-
-def parse_form(where: str, given: Any, timezone: tzinfo) -> Form:
-    """Parse a form reference, a form record or a bare identifier; ``where`` is its name in
-    messages.
+    :raises FsmInputError: if it is no list, or names the first item that is no form.
     """
-    if isinstance(given, list | tuple):
-        cause = "each map index of a mapped task gives one"
-        raise FsmInputError(f"{where}: is a list: {cause}. Use .expand(forms=...)")
-    if isinstance(given, Mapping) and "customerReference" in given and "formName" not in given:
-        raise FsmInputError(f"{where}: is a job, not a form: give the output of a sensor")
-    record = deepcopy(dict(given)) if isinstance(given, Mapping) else {"id": given}
-    if "jobDetails" not in record and "jobID" in record:
-        record["jobDetails"] = {"jobID": record["jobID"]}
+    validation.refuse_none("forms", forms)
+    is_single_form = isinstance(forms, str | Mapping)
+    if is_single_form or not isinstance(forms, Iterable):
+        raise FsmInputError(
+            f"forms: should be a list of forms, as sensors give, not {type(forms).__name__}"
+        )
+    return [parse_form(f"forms[{index}]", form, timezone) for index, form in enumerate(forms)]
+
+
+def parse_form(where: str, form: Any, timezone: tzinfo) -> Form:
+    """Parse a form reference, a form record or a bare identifier, which is left as it is.
+
+    :param where: its name in messages.
+    :param timezone: of its times without a zone.
+    :raises FsmInputError: if it is none of these.
+    """
     from fsm_provider.api.models import Form
     from fsm_provider.api.parsing import parse_record
 
+    record = _record_of_form(where, form)
     try:
         return parse_record(record, Form, timezone=timezone, where=where)
     except FsmResponseError as error:
         raise FsmInputError(
             f"{error}: should be a reference to a form, its record or its id"
         ) from None
+
+
+def _record_of_form(where: str, form: Any) -> dict[str, Any]:
+    """Return a form's record, of its own, whichever way the form is given."""
+    if isinstance(form, list | tuple):
+        cause = "each map index of a mapped task gives one"
+        raise FsmInputError(f"{where}: is a list: {cause}. Use .expand(forms=...)")
+    if not isinstance(form, Mapping):
+        return {"id": form}
+    is_job = "customerReference" in form and "formName" not in form
+    if is_job:
+        raise FsmInputError(f"{where}: is a job, not a form: give the output of a sensor")
+    record = deepcopy(dict(form))
+    is_reference = "jobDetails" not in record and "jobID" in record
+    if is_reference:
+        record["jobDetails"] = {"jobID": record["jobID"]}
+    return record

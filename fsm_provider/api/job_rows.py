@@ -19,26 +19,30 @@ MAX_PROBLEMS = 50  # rows that an error describes
 MAX_SHOWN_KEY = 80  # characters
 MAX_LISTED = 300  # characters of the table's columns that it lists
 
-Field = tuple[str, ...]  # the place of a cell in a job's request, e.g. ("job", "quotedAmount")
+Field = tuple[str, ...]
+"""The place of a cell in a job's request, e.g. ``("job", "quotedAmount")``."""
 KEY: Field = ("key",)
 PROPERTY: Field = ("property_id",)
+NOTES: Field = ("job", "notes")
+PRIORITY: Field = ("job", "priority")
 ANY_JSON: tuple[Field, ...] = (("job", "skills"), ("job", EXTRA_FIELDS))
+"""Fields, or the objects that hold them, whose values may be any JSON."""
 
 _NO_VALUE = {word.casefold() for word in (*NOTHING, "N/A", "NA")}
 _SPREADSHEET_ERROR = re.compile(r"#(N/A|[A-Z0-9/_]+[!?]|##+)")
+# A number in scientific notation.
 _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?E\+[0-9]+", re.IGNORECASE)
 
 
 def jobs_from_rows(
     rows: Any, *, key: str, property_id: str, map: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """Make jobs for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator` of the rows of a
-    table.
+    """Make jobs of the rows of a table.
 
-    ``7.0`` is the integer 7, and a field whose cell is empty, NaN or a text such as ``None`` is not
-    sent. Refused are a date, a float that is not exact, a number that a spreadsheet has shortened
-    (``1E+05``), an error such as ``#N/A``, a column that the table has twice, and a quote in CSV
-    that stays open.
+    They are for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator`. ``7.0`` is the
+    integer 7, and a field whose cell is empty, NaN or a text such as ``None`` is not sent. Refused
+    are a date, a float that is not exact, a number that a spreadsheet has shortened (``1E+05``), an
+    error such as ``#N/A``, a column that the table has twice, and a quote in CSV that stays open.
 
     :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database;
         or a DataFrame of pandas or Polars, whose index is no column.
@@ -50,91 +54,142 @@ def jobs_from_rows(
     :raises FsmInputError: a ``ValueError`` with a line for each wrong row, counted from 1 without
         the header, with its key; all are checked.
     """
-    columns = _columns(key, property_id, map)
+    columns = _columns_by_field(key, property_id, map)
     jobs: list[dict[str, Any]] = []
     problems: list[str] = []
     first_rows: dict[str, int] = {}
     for number, row in enumerate(_mappings(rows, columns.values()), 1):
-        job, wrong = _job_from(row, columns)
-        if "key" in job and (first := first_rows.setdefault(job["key"], number)) != number:
-            wrong.append(f"{key}: is the same as in row {first}")
-        if wrong:
-            named = f" (key {job['key'][:MAX_SHOWN_KEY]!r})" if "key" in job else ""
-            problems.append(f"row {number}{named}: {'; '.join(wrong)}")
+        job, problems_of_row = _job_from(row, columns)
+        job_key = job.get("key")
+        if job_key is not None:
+            first = first_rows.setdefault(job_key, number)
+            if first != number:
+                problems_of_row.append(f"{key}: is the same as in row {first}")
+        if problems_of_row:
+            shown_key = "" if job_key is None else f" (key {job_key[:MAX_SHOWN_KEY]!r})"
+            problems.append(f"row {number}{shown_key}: {'; '.join(problems_of_row)}")
         jobs.append(job)
-    if (more := len(problems) - MAX_PROBLEMS) > 0:
-        problems[MAX_PROBLEMS:] = [f"and {pluralize(more, 'more row')}"]
+    not_shown = len(problems) - MAX_PROBLEMS
+    if not_shown > 0:
+        problems = [*problems[:MAX_PROBLEMS], f"and {pluralize(not_shown, 'more row')}"]
     if problems:
         raise FsmInputError("\n".join(problems))
     return jobs
 
 
-def _columns(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Field, str]:
+def _columns_by_field(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Field, str]:
     columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
     for name, column in parse_params("map", fields).items():
-        prefix, _, extra = str(name).partition(".")
-        if name not in JOB_FIELDS and (prefix != EXTRA_FIELDS or not extra):
-            advice = f"if the service has one, use '{EXTRA_FIELDS}.{name}'"
-            if str(column) in JOB_FIELDS:
-                advice += f", or is it the wrong way round: {{'{column}': '{name}'}}?"
-            raise FsmInputError(f"map: a job has no field '{name}'; {advice}")
-        field: Field = (
-            ("job", JOB_FIELDS[name]) if name in JOB_FIELDS else ("job", EXTRA_FIELDS, extra)
-        )
+        field = _field_named(name, column)
         if field in columns:
             raise FsmInputError(f"map: the field '{field[-1]}' is given twice")
         columns[field] = column
     return columns
 
 
+def _field_named(name: Any, column: Any) -> Field:
+    """Return the field of a job that has a name; the column is for the message if there is none."""
+    if name in JOB_FIELDS:
+        return ("job", JOB_FIELDS[name])
+    prefix, _, extra_field = str(name).partition(".")
+    if prefix == EXTRA_FIELDS and extra_field:
+        return ("job", EXTRA_FIELDS, extra_field)
+    advice = f"if the service has one, use '{EXTRA_FIELDS}.{name}'"
+    if str(column) in JOB_FIELDS:
+        advice += f", or is it the wrong way round: {{'{column}': '{name}'}}?"
+    raise FsmInputError(f"map: a job has no field '{name}'; {advice}")
+
+
 def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
-    table: Any = rows
-    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+    """Yield the rows of a table as mappings, once it is known that it has the wanted columns.
+
+    :raises FsmInputError: if it is no such table, or a row of it is no mapping.
+    """
+    is_no_table = isinstance(rows, str | bytes | Mapping)
+    if is_no_table or not isinstance(rows, Iterable):
         kind = type(rows).__name__
         raise FsmInputError(
             f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind}"
         )
-    is_polars, is_pandas = (
-        hasattr(rows, "to_dicts"),
-        hasattr(rows, "to_dict") and hasattr(rows, "columns"),
-    )
-    names = list(table.columns) if is_polars or is_pandas else getattr(rows, "fieldnames", None)
-    if names and (problem := _problem_of_columns(names, columns)):
-        raise FsmInputError(f"rows: {problem}")
-    records = table.to_dicts() if is_polars else table.to_dict("records") if is_pandas else rows
-    lines = 0
-    for number, row in enumerate(records, 1):
+    names = _column_names(rows)
+    if names:
+        problem = _problem_of_columns(names, columns)
+        if problem:
+            raise FsmInputError(f"rows: {problem}")
+    # The header counts as a part of the first row.
+    lines_read = 0
+    for number, row in enumerate(_records(rows), 1):
         if not hasattr(row, "keys"):
             wanted = f"should be a mapping, as dict(zip(columns, row)) is, not {type(row).__name__}"
             raise FsmInputError(f"rows: row {number} of the {type(rows).__name__} {wanted}")
         if isinstance(rows, csv.DictReader):
-            suspects = row if rows.line_num - lines > 1 else ()
-            if column := next((one for one in suspects if _holds_rows(row[one], rows)), None):
-                problem = "holds further rows, as if a quote was not closed; if it is right, give list(rows)"
-                raise FsmInputError(f"rows: row {number}: {column}: {problem}")
-            lines = rows.line_num
+            is_of_several_lines = rows.line_num - lines_read > 1
+            lines_read = rows.line_num
+            if is_of_several_lines:
+                _refuse_open_quote(row, number, rows)
         yield row
 
 
-def _holds_rows(cell: Any, table: csv.DictReader[Any]) -> bool:
-    lines = cell.splitlines() if isinstance(cell, str) else []
-    delimiter, needed = table.reader.dialect.delimiter, len(table.fieldnames or ()) - 1
+def _column_names(table: Any) -> Any:
+    """Return the names of a table's columns; None if only its rows have them."""
+    if _is_polars(table) or _is_pandas(table):
+        return list(table.columns)
+    return getattr(table, "fieldnames", None)
+
+
+def _records(table: Any) -> Any:
+    if _is_polars(table):
+        return table.to_dicts()
+    if _is_pandas(table):
+        return table.to_dict("records")
+    return table
+
+
+def _is_polars(table: Any) -> bool:
+    return hasattr(table, "to_dicts")
+
+
+def _is_pandas(table: Any) -> bool:
+    return hasattr(table, "to_dict") and hasattr(table, "columns")
+
+
+def _refuse_open_quote(row: Any, number: int, reader: csv.DictReader[Any]) -> None:
+    for column in row:
+        if _holds_rows(row[column], reader):
+            problem = (
+                "holds further rows, as if a quote was not closed; if it is right, give list(rows)"
+            )
+            raise FsmInputError(f"rows: row {number}: {column}: {problem}")
+
+
+def _holds_rows(cell: Any, reader: csv.DictReader[Any]) -> bool:
+    """Return whether a line of a cell, after its first, has a delimiter between all columns."""
+    if not isinstance(cell, str):
+        return False
+    lines = cell.splitlines()
     # Lines that were given without their ends are one.
-    return any(line.count(delimiter) >= needed for line in lines[1:] or lines)
+    suspects = lines[1:] or lines
+    delimiter = reader.reader.dialect.delimiter
+    needed = len(reader.fieldnames or ()) - 1
+    return any(line.count(delimiter) >= needed for line in suspects)
 
 
 def _problem_of_columns(names: Collection[Any], columns: Collection[str]) -> str | None:
-    found = Counter(map(_trimmed, names))
-    counts = {column: found[_trimmed(column)] for column in columns}
-    if missing := [str(column) for column, count in counts.items() if not count]:
+    """Return what is wrong if not each of the columns is one of the names, and only once."""
+    counts = Counter(_trimmed(name) for name in names)
+    wanted = dict.fromkeys(columns)
+    missing = [str(column) for column in wanted if counts[_trimmed(column)] == 0]
+    if missing:
         listed = printable(", ".join(map(str, names)))
         return f"there is no column {', '.join(missing)}, only {listed[:MAX_LISTED]}"
-    if several := [column for column, count in counts.items() if count > 1]:
-        return f"there is more than one column {', '.join(several)}"
+    repeated = [column for column in wanted if counts[_trimmed(column)] > 1]
+    if repeated:
+        return f"there is more than one column {', '.join(repeated)}"
     return None
 
 
 def _trimmed(column: Any) -> Any:
+    """Return a column's name without the blanks and the byte order mark of a CSV file."""
     return column.lstrip("\ufeff").strip() if isinstance(column, str) else column
 
 
@@ -143,45 +198,48 @@ def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[dict[str, Any], l
     names = list(row.keys())
     if None in names:  # of a csv.DictReader
         return {}, ["has more cells than there are columns"]
-    if problem := _problem_of_columns(names, columns.values()):
+    problem = _problem_of_columns(names, columns.values())
+    if problem:
         return {}, [problem]
     cells = {_trimmed(name): row[name] for name in names}
     problems: list[str] = []
-    request: dict[str, Any] = {"job": {}}
+    job: dict[str, Any] = {"job": {}}
     for field, column in columns.items():
         try:
             value = _value(cells[_trimmed(column)], field)
-            if value is None and field[0] != "job":
-                raise FsmInputError("is empty")
         except FsmInputError as error:
             problems.append(f"{column}: {error}")
             continue
         if value is not None:
-            inner = request
-            for place in field[:-1]:
-                inner = inner.setdefault(place, {})
-            inner[field[-1]] = value
+            _put(job, field, value)
+        elif field in (KEY, PROPERTY):
+            problems.append(f"{column}: is empty")
     try:
-        check(JobRequest, {"property_id": 0, **request}, "", columns)
+        check(JobRequest, {"property_id": 0, **job}, "", columns)
     except FsmInputError as error:
         problems.append(str(error))
-    return request, problems
+    return job, problems
+
+
+def _put(job: dict[str, Any], field: Field, value: Any) -> None:
+    *outer_names, name = field
+    holder = job
+    for outer_name in outer_names:
+        holder = holder.setdefault(outer_name, {})
+    holder[name] = value
 
 
 def _value(cell: Any, field: Field) -> Any:
     """Return what a cell means; None if it is empty."""
-    if (
-        getattr(getattr(cell, "dtype", None), "kind", None) in ("b", "i", "u", "f")
-        and cell.shape == ()
-    ):
-        cell = cell.item()  # it is of NumPy
+    cell = _without_numpy(cell)
     text = str.strip(cell) if isinstance(cell, str) else str(cell).strip()
     if not text or text in NOTHING:
         return None
     if isinstance(cell, float | Decimal):
-        cell = text = _number(cell)
+        cell = _exact_number(cell)
+        text = str(cell)
     if type(cell) is int:
-        return str(cell) if field in (KEY, ("job", "notes"), ("job", "priority")) else cell
+        return str(cell) if field in (KEY, NOTES, PRIORITY) else cell
     if isinstance(cell, str):
         return _text(text, field)
     if field[:2] in ANY_JSON and isinstance(cell, bool | list | dict):
@@ -190,7 +248,18 @@ def _value(cell: Any, field: Field) -> Any:
     raise FsmInputError(f"should be text or a number, not {type(cell).__name__}{hint}")
 
 
-def _number(number: float | Decimal) -> Any:
+def _without_numpy(cell: Any) -> Any:
+    """Return the Python value of a number or boolean of NumPy; other cells as they are."""
+    kind = getattr(getattr(cell, "dtype", None), "kind", None)
+    is_scalar = kind in ("b", "i", "u", "f") and cell.shape == ()
+    return cell.item() if is_scalar else cell
+
+
+def _exact_number(number: float | Decimal) -> int | str:
+    """Return a whole float as an integer, and other numbers as text with all their digits.
+
+    :raises FsmInputError: if it is infinite, or a float that is not exactly what was written.
+    """
     exact = Decimal(float.__repr__(number)) if isinstance(number, float) else number
     if not exact.is_finite():
         raise FsmInputError("is infinite")
@@ -200,20 +269,26 @@ def _number(number: float | Decimal) -> Any:
             raise FsmInputError(f"is a float of 2**53 or more, which is not exact: {advice}")
         if number.is_integer():
             return int(number)
-        if -int(exact.as_tuple().exponent) > MAX_DECIMALS:
+        decimals = -int(exact.as_tuple().exponent)
+        if decimals > MAX_DECIMALS:
             raise FsmInputError(f"has more than {MAX_DECIMALS} decimals: round it")
     return format(exact, "f")
 
 
 def _text(text: str, field: Field) -> str:
+    """Return what the text of a cell means in a field; refuse what a spreadsheet has broken."""
     if _SPREADSHEET_ERROR.fullmatch(text):
         raise FsmInputError("is an error of a spreadsheet")
-    if field[:2] in (("job", "notes"), *ANY_JSON):
+    is_free_text = field == NOTES or field[:2] in ANY_JSON
+    if is_free_text:
         return text
     if _SHORTENED.fullmatch(text):
         raise FsmInputError("is a number in scientific notation, as spreadsheets shorten long ones")
-    if field not in (KEY, PROPERTY) and not field[-1].endswith("ID"):
+    is_identifier = field in (KEY, PROPERTY) or field[-1].endswith("ID")
+    if not is_identifier:
         return text
     if text.casefold() in _NO_VALUE:
         raise FsmInputError("is a word for no value")
-    return text.partition(".")[0] if INTEGER_AS_FLOAT.fullmatch(text) else text
+    if INTEGER_AS_FLOAT.fullmatch(text):
+        return text.partition(".")[0]
+    return text

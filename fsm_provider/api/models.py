@@ -1,11 +1,12 @@
-"""The service's operations and records: snake_case attributes, its names as aliases, unknown fields
-kept.
+"""The service's operations and records, as sections 2 and 4 of its specification describe them.
+
+Attributes are in snake_case, with the service's names as aliases. Fields that the specification
+does not show are kept.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import (
@@ -15,6 +16,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
     GetPydanticSchema,
     SecretStr,
     SerializeAsAny,
@@ -29,25 +31,34 @@ _ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
 def wire_name(attribute: str) -> str:
     """Return the service's name for an attribute: ``form_pdf_url`` into ``formPDFURL``."""
     first, *rest = attribute.split("_")
-    return (first if first == "id" else _ACRONYMS.get(first, first)) + "".join(
-        _ACRONYMS.get(word, word.capitalize()) for word in rest
-    )
+    # The service writes ``id`` by itself, but ``SLAType`` and ``propertyID``.
+    name = first if first == "id" else _ACRONYMS.get(first, first)
+    for word in rest:
+        name += _ACRONYMS.get(word, word.capitalize())
+    return name
 
 
 def _either(expected: str, *choices: str | CoreSchema) -> GetPydanticSchema:
-    """Refuse what pydantic would convert beside the choices; one that is text is a pattern of
-    texts.
+    """Refuse a value that is none of the choices, before pydantic would convert it.
+
+    :param expected: what a value should be, for the message.
+    :param choices: schemas; one that is text is the pattern of texts.
     """
-    text = partial(core_schema.str_schema, strict=True, coerce_numbers_to_str=False)
-    schemas: list[Any] = [text(pattern=one) if isinstance(one, str) else one for one in choices]
-    either, message = (
-        core_schema.union_schema(schemas, mode="left_to_right"),
-        f"should be {expected}",
-    )
-    checked = core_schema.custom_error_schema(either, message, custom_error_message=message)
-    return GetPydanticSchema(
-        lambda kind, handler: core_schema.chain_schema([checked, handler(kind)])
-    )
+    schemas: list[Any] = []
+    for choice in choices:
+        if isinstance(choice, str):
+            text = core_schema.str_schema(pattern=choice, strict=True, coerce_numbers_to_str=False)
+            schemas.append(text)
+        else:
+            schemas.append(choice)
+    any_choice = core_schema.union_schema(schemas, mode="left_to_right")
+    message = f"should be {expected}"
+    checked = core_schema.custom_error_schema(any_choice, message, custom_error_message=message)
+
+    def check_and_convert(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.chain_schema([checked, handler(source)])
+
+    return GetPydanticSchema(check_and_convert)
 
 
 _INTEGER = _either("an integer", core_schema.int_schema(strict=True), "^-?[0-9]+$")
@@ -56,13 +67,16 @@ _TIME = _either(
 )
 # Any value is dumped as it is: pydantic would dump true in place of an integer as 1.
 Integer = Annotated[SerializeAsAny[int], _INTEGER]
+"""An integer, or its digits as text."""
 Timestamp = Annotated[SerializeAsAny[AwareDatetime], _TIME]
+"""A time with a zone, as a ``datetime`` or as ISO 8601 text."""
 
 
 class Record(BaseModel):
     """A record that the service sends. Equal records dump to equal JSON, and back."""
 
     identity_field: ClassVar[str] = "id"
+    """The attribute that identifies a record in a listing."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
         alias_generator=wire_name,
@@ -72,18 +86,18 @@ class Record(BaseModel):
         defer_build=True,
     )
 
-    if not TYPE_CHECKING:
+    if not TYPE_CHECKING:  # A type checker would take any attribute for one that is there.
 
         def __getattr__(self, name: str) -> Any:
-            if attribute := next(
-                (one for one in type(self).model_fields if wire_name(one) == name), None
-            ):
-                raise AttributeError(f"{name} is the service's name: here it is {attribute}")
+            for attribute in type(self).model_fields:
+                if wire_name(attribute) == name:
+                    raise AttributeError(f"{name} is the service's name: here it is {attribute}")
             return super().__getattr__(name)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as JSON values under the service's names; what is unexpected is as
-        received.
+        """Return the record as JSON values under the service's names.
+
+        A value of an unexpected type is as it was received.
         """
         return self.model_dump(mode="json", by_alias=True, warnings=False)
 
@@ -92,11 +106,15 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 class ValueOption(Record):
+    """A selectable value of an asset dynamic field (section 2.1)."""
+
     id: Integer | None = None
     name: str | None = None
 
 
 class Usage(Record):
+    """Where an asset dynamic field is used (section 2.1)."""
+
     scope: Literal["standard", "assetType", "assetGroup"] | None = None
     field_key: str | None = None
     field_description: str | None = None
@@ -107,7 +125,7 @@ class Usage(Record):
 
 
 class AssetDynamicField(Record):
-    """An element of ``data`` in the asset dynamic field listing."""
+    """An element of ``data`` in the asset dynamic field listing (section 2.1)."""
 
     identity_field = "dynamic_field_id"
 
@@ -168,7 +186,7 @@ class JobLinks(Record):
 
 
 class Job(Record):
-    """A job, as its creation returns it."""
+    """A job, as its creation returns it (section 2.2)."""
 
     id: Integer
     created_on_date_time: Timestamp | None = None
@@ -244,7 +262,7 @@ class FormLinks(Record):
 
 
 class Form(Record):
-    """A completed custom form, an element of ``data`` in the form listing."""
+    """A completed custom form, an element of ``data`` in the form listing (section 2.3)."""
 
     id: Integer
     created_on_date_time: Timestamp | None = None
@@ -260,7 +278,7 @@ class Form(Record):
 
 
 class Webhook(Record):
-    """A webhook registration. A dump has the fields that are known to be no secret."""
+    """A webhook registration (section 2.4). A dump has the fields known to be no secret."""
 
     id: Integer
     description: str | None = None
@@ -270,24 +288,30 @@ class Webhook(Record):
     signing_secret: Annotated[SecretStr, BeforeValidator(str)] | None = None
 
     def as_json(self) -> dict[str, Any]:
+        """Return the registration as JSON values, without its secret and without unknown fields."""
         shown = type(self).model_fields.keys() - {"signing_secret"}
         return self.model_dump(mode="json", by_alias=True, include=shown, warnings=False)
 
 
 def _in_server_timezone(timestamp: datetime, info: ValidationInfo) -> datetime:
-    zone = timestamp.tzinfo or (info.context or {}).get("timezone", UTC)
-    return timestamp.replace(tzinfo=zone)
+    if timestamp.tzinfo is not None:
+        return timestamp
+    context = info.context or {}
+    return timestamp.replace(tzinfo=context.get("timezone", UTC))
 
 
 class Meta(Record):
-    """A listing's ``meta``. A time without a zone is in the context's ``timezone``, else in UTC."""
+    """A listing's ``meta`` (section 2.5).
+
+    A time without a zone is in the ``timezone`` of the validation's context, or else in UTC.
+    """
 
     server_time: Annotated[datetime, AfterValidator(_in_server_timezone)] | None = None
     total_records: str | None = None
 
 
 class Pagination(Record):
-    """A listing's ``pagination``, unconverted, since the two listings use different types."""
+    """A listing's ``pagination`` (section 2.5), unconverted, as listings use different types."""
 
     has_more: Any = None
     next_cursor: Any = None
@@ -298,13 +322,20 @@ ItemT = TypeVar("ItemT")
 
 
 class Page(Record, Generic[ItemT]):
+    """One response of a listing (section 2.5)."""
+
     meta: Meta | None = None
     pagination: Pagination | None = None
     data: list[ItemT]
 
 
 class Endpoint(NamedTuple, Generic[RecordT]):
-    """One operation; ``response`` is the class of a listing's elements, or of the complete body."""
+    """One operation of section 4.
+
+    :ivar path: below the base URL; ``{propertyID}`` is to be replaced.
+    :ivar response: the class of a listing's elements, or of the complete body.
+    :ivar versioned: whether the request has the header ``X-API-VERSION`` (section 9).
+    """
 
     method: str
     path: str

@@ -1,23 +1,22 @@
-"""The settings of a service, described once: for the connection's form, the documentation and the
-errors.
-"""
+"""The settings of a service, described once: for the connection's form, pages and errors."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
-from functools import partial
+from collections.abc import Iterable
 from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, Field, SecretStr, StringConstraints, ValidationInfo, field_validator
 
-from fsm_provider.api.validation import HEADER_NAME, STRAY_PERCENT, validated
+from fsm_provider.api.validation import HEADER_NAME, STRAY_PERCENT, Location, validated
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 EXAMPLE_URL = "https://api.example.com/v1"
-_SHOWN_AS = {"base_url": "host", "token": "password", "account": "login"}
+_CONNECTION_FIELDS = {"base_url": "host", "token": "password", "account": "login"}
+"""The field of Airflow's connection that holds a setting; the other settings are in its extra."""
 HeaderName = Annotated[str, StringConstraints(pattern=f"^{HEADER_NAME.pattern}$")]
 Name = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -28,11 +27,9 @@ def _setting(default: Any, title: str, description: str, **limits: Any) -> Any:
 
 
 class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
-    """Validated settings of one service: the fields of the connection's form, with its labels and
-    texts.
-    """
+    """Validated settings of one service, with the labels and texts of the connection's form."""
 
-    # First, as base_url depends on it.
+    # First, as base_url's validator reads it.
     allow_http: bool = _setting(
         False, "Allow http", "Send the token in the clear to a host that is not this machine."
     )
@@ -49,8 +46,8 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
     web_url: str | None = _setting(
         None,
         "Page of a job",
-        "Where the link Job leads, e.g. https://app.example.com/jobs/{id}; {propertyID} is the job's "
-        "property. Empty: the URL that the service returns with the job.",
+        "Where the link Job leads, e.g. https://app.example.com/jobs/{id}; {propertyID} is the "
+        "job's property. Empty: the URL that the service returns with the job.",
     )
     api_version: Annotated[
         str, StringConstraints(strip_whitespace=True, pattern=r"^[\x20-\x7e]*$")
@@ -102,23 +99,28 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
     idempotency_hours: Positive = _setting(
         20, "Idempotency (h)", "Hours for which the service remembers such a key."
     )
+    # The id of Airflow's connection, which the hook sets, for messages.
     _connection: str = ""
 
     @field_validator("base_url")
     @classmethod
     def _token_is_not_sent_in_the_clear(cls, value: str, info: ValidationInfo) -> str:
         parts = split_url(value, EXAMPLE_URL, is_base=True)
-        if is_readable_on_the_way(parts) and not info.data.get("allow_http", True):
+        # allow_http is missing here if it is itself invalid: one error about it is enough.
+        is_http_allowed = info.data.get("allow_http", True)
+        if is_readable_on_the_way(parts) and not is_http_allowed:
             raise ValueError("http would send the token in the clear: use https, or set allow_http")
         return value.rstrip("/")
 
     @field_validator("web_url")
     @classmethod
     def _leads_to_a_job(cls, value: str | None) -> str | None:
+        if not value:
+            return None
         example = "https://app.example.com/jobs/{id}"
-        if value and ("{id}" not in value or is_readable_on_the_way(split_url(value, example))):
+        if "{id}" not in value or is_readable_on_the_way(split_url(value, example)):
             raise ValueError(f"should be https, and contain {{id}}: {example}")
-        return value or None
+        return value
 
     @field_validator("token")
     @classmethod
@@ -126,8 +128,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
         text = value.get_secret_value()
         if not text:
             raise ValueError("is empty: it should be the API token")
-        quoted = text[0] == text[-1] and text[0] in "\"'`"
-        if quoted or " " in text or not (text.isascii() and text.isprintable()):
+        is_quoted = text[0] == text[-1] and text[0] in "\"'`"
+        is_printable_ascii = text.isascii() and text.isprintable()
+        if is_quoted or " " in text or not is_printable_ascii:
             raise ValueError(
                 "should be the bare token: printable ASCII without blanks, not in quotes"
             )
@@ -136,7 +139,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
     @field_validator("page_size")
     @classmethod
     def _page_size_has_a_name(cls, value: int | None, info: ValidationInfo) -> int | None:
-        if value is not None and info.data.get("page_size_param", "unreadable") is None:
+        # page_size_param is missing here if it is itself invalid: one error is enough.
+        param = info.data.get("page_size_param", "invalid")
+        if value is not None and param is None:
             raise ValueError("is sent nowhere unless page_size_param names its query parameter")
         return value
 
@@ -151,55 +156,73 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
     def service(self) -> str:
         """Base URL and account, the same for each way to write them."""
         parts = urlsplit(self.base_url)
-        host = (
-            parts.netloc.lower().removesuffix(f":{DEFAULT_PORTS[parts.scheme]}").removesuffix(":")
-        )
+        default_port = f":{DEFAULT_PORTS[parts.scheme]}"
+        host = parts.netloc.lower().removesuffix(default_port).removesuffix(":")
         account = f" (account {self.account})" if self.account else ""
         return f"{parts.scheme}://{host}{parts.path}{account}"
 
     @classmethod
     def form_fields(cls) -> dict[str, dict[str, Any]]:
-        """Return the fields of the connection's extra as Airflow's ``conn-fields``."""
-        every = cls.model_json_schema()["properties"]
-        every["allow_http"] = every.pop("allow_http")  # last
-        fields = {}
-        for name in [one for one in every if one not in _SHOWN_AS]:
-            about, schema = every[name], every[name].get("anyOf", [every[name]])[0]
-            kept = {key: schema[key] for key in ("minimum", "exclusiveMinimum") if key in schema}
-            description = about["description"]
-            if (default := about.get("default")) is not None:
-                kept["default"] = default
-                description += "" if isinstance(default, bool) else f" Default: {default}."
-            form_schema = {"type": [schema["type"], "null"], **kept}
-            fields[name] = {
-                "label": about["title"],
-                "description": description,
-                "schema": form_schema,
-            }
-        return fields
+        """Return the fields of the connection's extra as Airflow's ``conn-fields``.
+
+        :return: for each setting, in the order of the form, its ``label``, its ``description`` and
+            its JSON ``schema``.
+        """
+        schemas = cls.model_json_schema()["properties"]
+        names = [name for name in schemas if name not in _CONNECTION_FIELDS]
+        # It is the first setting, and the last field of the form.
+        names.remove("allow_http")
+        names.append("allow_http")
+        return {name: _form_field(schemas[name]) for name in names}
 
     @classmethod
     def checked(cls, values: dict[str, Any]) -> Settings:
-        """Validate ``values``; an FsmInputError names every invalid field as the connection's form
-        does.
+        """Return the settings of ``values``, by their names.
+
+        :raises FsmInputError: names every invalid field as the connection's form does.
         """
-        names = ", ".join(sorted(cls.model_fields.keys() - _SHOWN_AS.keys()))
+
+        def place_in_form(location: Location) -> Iterable[Any]:
+            return [_CONNECTION_FIELDS.get(str(part), part) for part in location]
+
+        names = ", ".join(sorted(cls.model_fields.keys() - _CONNECTION_FIELDS.keys()))
         messages = {"extra_forbidden": f"is not a setting; these are: {names}"}
-        shown = partial(map, lambda name: _SHOWN_AS.get(name, name))
-        return validated(cls.model_validate, values, place_of=shown, messages=messages)
+        return validated(cls.model_validate, values, place_of=place_in_form, messages=messages)
+
+
+def _form_field(setting: dict[str, Any]) -> dict[str, Any]:
+    """Return a field of the connection's form, made of the JSON schema of a setting."""
+    # The schema of an optional setting is a choice of its type and null.
+    type_schema = setting["anyOf"][0] if "anyOf" in setting else setting
+    schema: dict[str, Any] = {"type": [type_schema["type"], "null"]}
+    for limit in ("minimum", "exclusiveMinimum"):
+        if limit in type_schema:
+            schema[limit] = type_schema[limit]
+    description = setting["description"]
+    default = setting.get("default")
+    if default is not None:
+        schema["default"] = default
+        if not isinstance(default, bool):
+            description += f" Default: {default}."
+    return {"label": setting["title"], "description": description, "schema": schema}
 
 
 def split_url(url: str, example: str, *, is_base: bool = False) -> SplitResult:
-    """Split an http(s) URL; raise ValueError if it is none, or, as a base, cannot be followed by a
-    path.
+    """Split an http(s) URL.
+
+    :param example: a URL of the expected kind, for the message.
+    :param is_base: whether a path is to be appended to it.
+    :raises ValueError: if it is no such URL, or holds what it should not.
     """
+    wanted = f"should be a URL such as {example}"
     try:
         parts = urlsplit(url)
-        hostname, _ = parts.hostname, parts.port
+        hostname = parts.hostname
+        _ = parts.port  # raises ValueError unless it is a port's number
     except ValueError:
-        hostname = None
+        raise ValueError(wanted) from None
     if not hostname or parts.scheme not in DEFAULT_PORTS:
-        raise ValueError(f"should be a URL such as {example}")
+        raise ValueError(wanted)
     if "@" in parts.netloc:
         raise ValueError("should contain no user or password")
     if not url.isprintable() or " " in url or "\\" in url:
@@ -212,12 +235,14 @@ def split_url(url: str, example: str, *, is_base: bool = False) -> SplitResult:
 
 
 def is_readable_on_the_way(parts: SplitResult) -> bool:
-    """Return whether what is sent to a URL leaves this machine in the clear; its host is not
-    resolved.
+    """Return whether what is sent to a URL leaves this machine in the clear.
+
+    The URL's host is not resolved: a name other than ``localhost`` counts as another machine.
     """
     if parts.scheme != "http" or parts.hostname == "localhost":
         return False
     try:
-        return not ipaddress.ip_address(parts.hostname or "").is_loopback
+        address = ipaddress.ip_address(parts.hostname or "")
     except ValueError:
         return True
+    return not address.is_loopback

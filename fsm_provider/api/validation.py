@@ -1,5 +1,7 @@
-"""Parse and check single values before anything is sent; an FsmInputError names them and quotes no
-record.
+"""Parse and check single values before anything is sent.
+
+Each ``parse_`` function takes the name of an argument and its value, which a template may have
+rendered; it raises an FsmInputError that names the argument, and quotes no record.
 """
 
 from __future__ import annotations
@@ -8,7 +10,6 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from fsm_provider.api.errors import FsmInputError
 
 ResultT = TypeVar("ResultT")
 Location = tuple[int | str, ...]
+"""Where a value is in a model: names of fields, and indices of lists, from the outermost."""
 
 MAX_PDF_BYTES = 100 * 2**20
 MAX_PDF_SECONDS = 600  # for all requests of a PDF: 175 kB/s for the largest
@@ -29,7 +31,7 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 OWN_HEADERS = frozenset(
     {"authorization", "connection", "content-length", "host", "transfer-encoding"}
 )
-"""The client sets them."""
+"""Headers that the client sets, in lower case."""
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 HALF_A_CHARACTER = "contains half a character (an unpaired surrogate)"
 STRAY_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -38,9 +40,9 @@ _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _RECORD_OR_LIST = re.compile(
     r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL
 )
-"""A record or list that a template rendered as JSON or Python; not a name such as ``[Draft] Gas``.
-"""
+"""A record or list that a template rendered as JSON or Python; not a name like ``[Draft] Gas``."""
 _NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
+# What pydantic's messages say of Python or of its parsers, which a user does not need to know.
 _PYDANTICS_WORDS = re.compile("^(Value error, |Input )|, unable to .*| or instance of .*")
 _MESSAGES = {
     "missing": "is missing",
@@ -52,11 +54,12 @@ _MESSAGES = {
 
 def pluralize(number: int, noun: str) -> str:
     """Return a number of things, in words: ``1 form``, ``2 forms``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+    ending = "" if number == 1 else "s"
+    return f"{number} {noun}{ending}"
 
 
 def refuse_none(name: str, value: object) -> None:
-    """Check that an argument still has a value after its template was rendered."""
+    """Check that an argument has a value after its template was rendered."""
     if value is None:
         raise FsmInputError(
             f"{name}: is None: the template or task output that it comes from is empty"
@@ -70,11 +73,13 @@ def validated(
     place_of: Callable[[Location], Iterable[Any]] = tuple,
     messages: Mapping[str, str] = MappingProxyType({}),
 ) -> ResultT:
-    """Return what pydantic makes of ``values``; an FsmInputError names each invalid field, without
-    its value.
+    """Return what pydantic makes of ``values``.
 
-    :param place_of: makes the place that is shown of that in the model.
+    :param validate: a method of pydantic, such as ``model_validate``.
+    :param place_of: makes the parts of the place that is shown of that in the model; empty parts
+        are left out.
     :param messages: by the type of pydantic's error, in place of its own.
+    :raises FsmInputError: names each invalid field, without its value.
     """
     from pydantic import ValidationError
 
@@ -82,19 +87,26 @@ def validated(
         return validate(values)
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False, include_context=False)
+    our_messages = {**_MESSAGES, **messages}
     problems = []
     for detail in details:
-        own_message = _PYDANTICS_WORDS.sub("", detail["msg"]).removeprefix(": ")
-        message = {**_MESSAGES, **messages}.get(detail["type"], own_message)
-        place = map(str, place_of(detail["loc"]))
-        name = ".".join(part if part.isprintable() else ascii(part) for part in place if part)
+        place = [str(part) for part in place_of(detail["loc"])]
+        name = ".".join(_printable(part) for part in place if part)
+        pydantics_message = _PYDANTICS_WORDS.sub("", detail["msg"]).removeprefix(": ")
+        message = our_messages.get(detail["type"], pydantics_message)
         problems.append(": ".join(filter(None, [name, message])))
     raise FsmInputError("; ".join(problems))  # not inside except: pydantic's error holds the values
 
 
+def _printable(text: str) -> str:
+    return text if text.isprintable() else ascii(text)
+
+
 def parse_text(name: str, value: Any) -> int | str:
-    """Check an integer or a text that is not empty, a missing value or a record rendered by a
-    template.
+    """Return an integer, or a text without the blanks around it.
+
+    :raises FsmInputError: if it is another type, or if a template has rendered it as nothing, as a
+        missing value such as ``None``, or as a complete record.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise FsmInputError(f"{name}: should be an integer or text, not {type(value).__name__}")
@@ -114,17 +126,21 @@ def parse_text(name: str, value: Any) -> int | str:
 
 
 def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
-    if value is not None and not isinstance(value, Mapping):
+    """Return query parameters, whose values may be lists, but no mappings; None: there are none."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names to values, not {type(value).__name__}")
-    for one, given in (value or {}).items():
-        if isinstance(given, Mapping):
+    for param, content in value.items():
+        if isinstance(content, Mapping):
             raise FsmInputError(
-                f"{name}: {one!r}: should be a value or a list of values, not {given!r:.60}"
+                f"{name}: {param!r}: should be a value or a list of values, not {content!r:.60}"
             )
-    return dict(value or {})
+    return dict(value)
 
 
 def parse_headers(name: str, value: Any) -> dict[str, str]:
+    """Return headers of a request, other than those that the client sets; None: there are none."""
     headers = parse_params(name, value)
     for header, text in headers.items():
         if not isinstance(header, str) or not HEADER_NAME.fullmatch(header):
@@ -137,36 +153,46 @@ def parse_headers(name: str, value: Any) -> dict[str, str]:
 
 
 def canonical_id(identifier: object) -> str:
-    """Return the one spelling in which identifiers are compared: 7.0, ``" 7"`` and ``"0007"`` are
-    ``7``.
+    """Return an identifier in its canonical form, in which identifiers are compared.
+
+    7, 7.0, ``" 7"`` and ``"0007"`` are all ``7``.
     """
     if isinstance(identifier, float) and identifier.is_integer():  # of a response
         identifier = int(identifier)
     text = str(identifier).strip()
-    return (text.lstrip("0") or "0") if text.isascii() and text.isdigit() else text
+    is_number = text.isascii() and text.isdigit()
+    if not is_number:
+        return text
+    return text.lstrip("0") or "0"
 
 
 def parse_identifier(name: str, value: Any) -> int | str:
-    """Check an identifier: an integer, or text without blanks, quotes and brackets, in its one
-    spelling.
+    """Return an identifier: an integer, or text in its canonical form.
+
+    :raises FsmInputError: if the text holds blanks, quotes or brackets, or is longer than 255
+        characters; it becomes a part of a path.
     """
     identifier = parse_text(name, value)
     text = str(identifier)
     if INTEGER_AS_FLOAT.fullmatch(text):
         problem = "is a decimal number, as pandas writes a column with gaps: make it an integer"
         raise FsmInputError(f"{name}: {problem}")
-    if text in (".", "..") or len(text) > 255 or _NOT_IN_IDENTIFIERS.search(text):
+    leads_elsewhere = text in (".", "..")
+    if leads_elsewhere or len(text) > 255 or _NOT_IN_IDENTIFIERS.search(text):
         allowed = "an integer, or up to 255 characters without blanks, quotes and brackets"
         raise FsmInputError(f"{name}: is not an identifier: {allowed}")
     return identifier if isinstance(identifier, int) else canonical_id(identifier)
 
 
 def parse_identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
-    """Return the identifiers of a filter in their one spelling, each once, sorted; None: any."""
-    given = value if isinstance(value, list | tuple) else [] if value is None else [value]
-    if not given and value is not None:
+    """Return the identifiers of a filter in their canonical form, each once, sorted; None: any."""
+    if value is None:
+        return []
+    values = value if isinstance(value, list | tuple) else [value]
+    if not values:
         raise FsmInputError(f"{name}: is an empty list, which no form matches")
-    return sorted({canonical_id(parse_identifier(name, one)) for one in given})
+    identifiers = {canonical_id(parse_identifier(name, identifier)) for identifier in values}
+    return sorted(identifiers)
 
 
 def parse_time(name: str, value: Any) -> datetime:
@@ -185,11 +211,12 @@ def parse_time(name: str, value: Any) -> datetime:
 
 
 def parse_past(name: str, value: Any) -> datetime:
+    """Parse a time since 1970 that is not in the future."""
     time = parse_time(name, value)
-    if time.year < 1970 or time > datetime.now(UTC):
-        raise FsmInputError(
-            f"{name}: {time} is {'before 1970' if time.year < 1970 else 'in the future'}"
-        )
+    if time.year < 1970:
+        raise FsmInputError(f"{name}: {time} is before 1970")
+    if time > datetime.now(UTC):
+        raise FsmInputError(f"{name}: {time} is in the future")
     return time
 
 
@@ -206,8 +233,10 @@ def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
 def parse_seconds(
     name: str, value: timedelta | float, at_least: float = 0.0, at_most: float = math.inf
 ) -> float:
+    """Return the seconds of a duration from ``at_least`` to ``at_most`` seconds."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if not isinstance(seconds, int | float) or not at_least <= seconds <= at_most:
+    is_number = isinstance(seconds, int | float)
+    if not is_number or not at_least <= seconds <= at_most:
         end = "" if at_most == math.inf else f" to {at_most:g}"
         wanted = f"a timedelta, or a number of seconds such as 60, from {at_least:g}{end}"
         raise FsmInputError(f"{name}: should be {wanted}")
@@ -215,6 +244,7 @@ def parse_seconds(
 
 
 def parse_flag(name: str, value: Any) -> bool:
+    """Parse a boolean, or its name as a template renders it."""
     flag = {"true": True, "false": False}.get(str(value).lower())
     if flag is None:
         raise FsmInputError(f"{name}: {value!r} should be true or false")
@@ -239,36 +269,39 @@ def parse_json(name: str, value: Any) -> Any:
 
 
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
-    """Parse a name or a list of names, which a template gives as JSON text; other text is one name."""
-    names = value
-    if isinstance(value, str):
-        with suppress(ValueError, RecursionError):
-            names = json.loads(value, parse_constant=str)
-        if not isinstance(names, list):
-            names = [names if isinstance(names, str) else value]
-    if not isinstance(names, list | tuple) or not all(isinstance(one, str) for one in names):
+    """Parse a name or a list of names, which may be JSON text; other text is one name."""
+    names = _names_in_text(value) if isinstance(value, str) else value
+    is_list = isinstance(names, list | tuple)
+    if not is_list or not all(isinstance(text, str) for text in names):
         wanted = "a name or a list of names, which a template gives with | tojson"
         raise FsmInputError(f"{name}: should be {wanted}")
     if not names:
         raise FsmInputError(f"{name}: is an empty list: leave it out")
-    for one in names:
-        parse_text(name, one)
+    for text in names:
+        parse_text(name, text)
     return tuple(names)
 
 
+def _names_in_text(text: str) -> list[Any]:
+    """Return the list or the name that a text is as JSON, or else the text as the only name."""
+    try:
+        parsed = json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return [text]
+    if isinstance(parsed, list):
+        return parsed
+    return [parsed if isinstance(parsed, str) else text]
+
+
 def parse_path(path: Any) -> str:
-    """Check a path that is appended to the base URL: it leads nowhere else, and contains no query."""
+    """Check a path that is appended to the base URL: it leads nowhere else, and has no query."""
     if not isinstance(path, str) or not path.startswith("/") or path.startswith("//"):
         raise FsmInputError(f"path: {path!r} should start with one /: it is appended to the host")
-    plain = unquote(path)
     if "?" in path or "#" in path:
         raise FsmInputError("path: should contain no ? and no #: pass query parameters separately")
-    if (
-        not plain.isprintable()
-        or " " in path
-        or "\\" in plain
-        or {".", ".."} & set(plain.split("/"))
-    ):
+    decoded = unquote(path)
+    is_relative = not {".", ".."}.isdisjoint(decoded.split("/"))
+    if not decoded.isprintable() or " " in path or "\\" in decoded or is_relative:
         raise FsmInputError(f"path: {path!r} should contain no blank, no backslash, no . and no ..")
     if STRAY_PERCENT.search(path):
         raise FsmInputError(
@@ -279,5 +312,7 @@ def parse_path(path: Any) -> str:
 
 def _shown(value: Any) -> str:
     """Return the start of a value's repr: a record in its place may contain a signed URL."""
-    shown = repr(value)
-    return shown if len(shown) <= 30 else f"{shown[:20]}..."
+    text = repr(value)
+    if len(text) <= 30:
+        return text
+    return f"{text[:20]}..."

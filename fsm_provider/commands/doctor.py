@@ -78,20 +78,22 @@ def _triggerer(_: str) -> str:
 def _receiver(_: str) -> str:
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
-    from fsm_provider.plugins.webhooks.config import Configuration
+    from fsm_provider.plugins.webhooks.config import ReceiverConfiguration
     from fsm_provider.plugins.webhooks.events import deliveries
-    from fsm_provider.plugins.webhooks.settings import CONFIGURATION, ReceiverSettings
+    from fsm_provider.plugins.webhooks.settings import SETTINGS_VARIABLE, ReceiverSettings
     from fsm_provider.state.variables import read_variable_in_server
 
-    text = read_variable_in_server(CONFIGURATION)
+    text = read_variable_in_server(SETTINGS_VARIABLE)
     if text is None:
-        return f"not used: there is no Variable {CONFIGURATION}"
+        return f"not used: there is no Variable {SETTINGS_VARIABLE}"
     if not AIRFLOW_V_3_0_PLUS:
         raise FsmRefusedError("the receiver needs Airflow 3.0 or newer")
     ReceiverSettings.parse(text)
-    routes = Configuration().read()
+    routes = ReceiverConfiguration().read()
     for route, config in routes.items():
-        if not config.tokens or not (config.secrets or config.endpoint.signature == "none"):
+        if not config.path_tokens or not (
+            config.signing_secrets or config.endpoint.signature == "none"
+        ):
             raise FsmRefusedError(
                 f"{route} has no path token or signing secret: register its webhook"
             )

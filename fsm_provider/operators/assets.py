@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
-    """List the asset dynamic fields, their values and where they are used.
+    """List the asset dynamic fields, their values and where they are used (section 4.1).
 
     :param query_params: query parameters; the specification shows none (templated).
     :param fsm_conn_id: the Airflow connection (templated).

@@ -21,28 +21,41 @@ if TYPE_CHECKING:
 
 MAX_SHOWN_FAILURES = 20
 OTHER_NAMES = {"created_since": "since", "data": "json", "http_conn_id": "fsm_conn_id"}
+"""What arguments of other operators are called here, to hint at them."""
 OptionParsers = dict[str, Callable[[str, Any], Any]]
-PATH: OptionParsers = {"path": lambda _, path: parse_path(path)}
+"""A parser for each option: a function of the option's name and value."""
+
+
+def _parse_path_option(_: str, value: Any) -> str:
+    return parse_path(value)
+
+
+PATH: OptionParsers = {"path": _parse_path_option}
 
 
 class FsmBaseOperator(BaseOperator):
     """Base of the operators.
 
+    A constructor checks the options that are no templates, with :meth:`options`. Airflow renders
+    the templates, and calls :meth:`execute`; that calls :meth:`perform`, which an operator
+    implements, and which parses all options.
+
     :param fsm_conn_id: the Airflow connection (templated).
+    :raises FsmArgumentError: names each argument that the operator does not have.
     """
 
     ui_color = "#e8f4ea"
     takes_a_job: ClassVar[bool] = False
     option_parsers: ClassVar[OptionParsers] = {}
-    """A parser for each option, called with its name and its value, which may have been a template.
-    """
+    """A parser for each option, which may have been a template."""
 
     def __init__(self, *, fsm_conn_id: str = "fsm_default", **kwargs: Any) -> None:
         try:
             super().__init__(**kwargs)
         except (TypeError, AirflowException):
-            if unknown := _unknown_arguments(type(self), kwargs):
-                raise FsmArgumentError(unknown) from None
+            problems = _unknown_arguments(type(self), kwargs)
+            if problems:
+                raise FsmArgumentError(problems) from None
             raise
         self.fsm_conn_id = fsm_conn_id
 
@@ -51,28 +64,37 @@ class FsmBaseOperator(BaseOperator):
             return self.perform(context)
 
     def perform(self, context: Context) -> Any:
+        """Do the operator's work; what it returns is the task's XCom."""
         raise NotImplementedError
 
     def options(self, *, literals_only: bool = False) -> dict[str, Any]:
-        """Parse the options; ``literals_only`` leaves out those that hold a template when the DAG is
-        parsed.
+        """Return the parsed options by name.
+
+        :param literals_only: leave out the options that hold a template, as when the DAG is parsed.
+        :raises FsmInputError: names the first option that is not valid.
         """
-        return {
-            name: parse(name, getattr(self, name))
-            for name, parse in self.option_parsers.items()
-            if is_literal(getattr(self, name)) or not literals_only
-        }
+        values = {name: getattr(self, name) for name in self.option_parsers}
+        parsed: dict[str, Any] = {}
+        for name, value in values.items():
+            if is_literal(value) or not literals_only:
+                parse = self.option_parsers[name]
+                parsed[name] = parse(name, value)
+        return parsed
 
     def render_template(
         self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
     ) -> Any:
-        """Render a template; in a native environment, too, text without one stays so, and None is
-        text.
+        """Render a template.
+
+        Jinja's native environment would also convert text without a template, such as ``"7"``:
+        that stays text here. A template of which it makes None is the text ``None``, as in the
+        environment that is not native.
         """
-        if isinstance(content, str) and is_literal(content):
+        is_text = isinstance(content, str)
+        if is_text and is_literal(content):
             return content
         rendered = super().render_template(content, context, jinja_env, seen_oids)
-        return "None" if isinstance(content, str) and rendered is None else rendered
+        return "None" if is_text and rendered is None else rendered
 
     @cached_property
     def hook(self) -> FsmHook:
@@ -81,18 +103,15 @@ class FsmBaseOperator(BaseOperator):
         return FsmHook(self.fsm_conn_id)
 
 
-def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) -> str:
+def _unknown_arguments(operator: type[FsmBaseOperator], arguments: Iterable[str]) -> str:
+    """Describe the arguments that an operator does not have; empty if it has them all."""
     from difflib import get_close_matches
 
     from fsm_provider.api.payloads import JOB_FIELDS
 
-    constructors = [vars(one)["__init__"] for one in operator.__mro__ if "__init__" in vars(one)]
-    known = {name for one in constructors[:-1] for name in signature(one).parameters} - {
-        "self",
-        "kwargs",
-    }
+    known = _argument_names(operator)
     problems = []
-    for name in sorted(set(given) - known):
+    for name in sorted(set(arguments) - known):
         close = get_close_matches(OTHER_NAMES.get(name, name), known, n=1, cutoff=0.7)
         hint = f": did you mean {close[0]}?" if close else ""
         if operator.takes_a_job and name in JOB_FIELDS:
@@ -101,9 +120,20 @@ def _unknown_arguments(operator: type[FsmBaseOperator], given: Iterable[str]) ->
     return "; ".join(problems)
 
 
+def _argument_names(operator: type[FsmBaseOperator]) -> set[str]:
+    """Return the names of the arguments of an operator's constructor, and of its bases'."""
+    names: set[str] = set()
+    for cls in operator.__mro__:
+        constructor = vars(cls).get("__init__")
+        if constructor is not None and cls is not object:
+            names.update(signature(constructor).parameters)
+    return names - {"self", "kwargs"}
+
+
 class FormFilterArguments:
-    """Base of operators that list completed forms. Each form is also checked here against the
-    filters.
+    """Base of operators that list completed forms.
+
+    The service filters the forms, and each of them is checked here again.
 
     :param property_id: forms of one property (templated, as all of these).
     :param job_id: forms of one job.
@@ -122,24 +152,33 @@ class FormFilterArguments:
     """The arguments that narrow the set of matching forms."""
 
     def check_filters(self) -> None:
-        """Check the filters when the DAG is parsed, and note which are given."""
+        """Check the filters when the DAG is parsed, and note which are given.
+
+        :raises FsmInputError: names the first filter that is not valid.
+        """
         self._given = {name for name in self.narrowing if getattr(self, name) is not None}
         self.form_filter(literals_only=True)
 
     def form_filter(self, *, literals_only: bool = False) -> FormFilter:
-        """Return the filter that the arguments describe; ``literals_only`` leaves out those with a
-        template.
+        """Return the filter that the arguments describe.
+
+        :param literals_only: leave out the arguments with a template, as when the DAG is parsed.
+        :raises FsmInputError: names the first filter that is not valid, or that is None though the
+            DAG gives it a value: without it, too many forms would match.
         """
         from fsm_provider.api.forms import ALL_FILTERS, FormFilter
 
-        given = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
+        filters = {name: getattr(self, name) for name in ALL_FILTERS if name in self.narrowing}
         if literals_only:
-            return FormFilter(**{name: value for name, value in given.items() if is_literal(value)})
-        if getattr(self, "_BaseOperator__from_mapped", False):  # what it maps may be None
-            self._given |= vars(self)["_BaseOperator__init_kwargs"].keys() & {*self.narrowing}
-        for name in sorted(self._given):  # without a value, too many forms would match
+            literals = {name: value for name, value in filters.items() if is_literal(value)}
+            return FormFilter(**literals)
+        is_mapped = getattr(self, "_BaseOperator__from_mapped", False)
+        if is_mapped:  # What it maps may be None for this map index.
+            mapped = vars(self)["_BaseOperator__init_kwargs"]
+            self._given |= mapped.keys() & set(self.narrowing)
+        for name in sorted(self._given):
             refuse_none(name, getattr(self, name))
-        return FormFilter(**given)
+        return FormFilter(**filters)
 
 
 class FsmArgumentError(FsmInputError, AirflowFailException):
@@ -162,9 +201,8 @@ def permanent_errors_fail_the_task() -> Iterator[None]:
         yield
     except FsmError as error:
         if error.permanent:
-            raise AirflowFailException(
-                str(error)
-            ) from None  # with its cause, Airflow would log it twice
+            # Without its cause, which Airflow would log as a second error.
+            raise AirflowFailException(str(error)) from None
         raise
 
 
@@ -178,24 +216,32 @@ def fail_in_part(
 ) -> NoReturn:
     """Fail a task that has done part of its work.
 
-    :param failures: one line each; the first ``MAX_SHOWN_FAILURES`` are shown, ``all_are_in`` has
-        the rest.
+    :param failures: one line each, of which the first ``MAX_SHOWN_FAILURES`` are shown.
+    :param all_are_in: where all of them are, for people: ``the log``.
+    :param retry: whether Airflow may retry the task.
     :param passing_error: an error that another attempt may not meet, for a retry policy.
     """
     lines = [summary, *failures[:MAX_SHOWN_FAILURES]]
-    if len(failures) > MAX_SHOWN_FAILURES:
-        lines.append(f"and {len(failures) - MAX_SHOWN_FAILURES} more: see {all_are_in}")
+    not_shown = len(failures) - MAX_SHOWN_FAILURES
+    if not_shown > 0:
+        lines.append(f"and {not_shown} more: see {all_are_in}")
+    text = "\n".join(lines)
     if retry:
-        raise AirflowException("\n".join(lines)) from passing_error
-    raise AirflowFailException("\n".join(lines))
+        raise AirflowException(text) from passing_error
+    raise AirflowFailException(text)
 
 
 def is_literal(value: Any) -> bool:
-    """Return whether a value is already what it will be when the task runs: no template, no XCom."""
+    """Return whether a value is already what it will be when the task runs.
+
+    It is not if it is, or holds, a template or the output of another task.
+    """
     if isinstance(value, str):
-        return not any(mark in value for mark in ("{{", "{%", "{#"))
+        has_template = "{{" in value or "{%" in value or "{#" in value
+        return not has_template
     if isinstance(value, Mapping):
-        return all(map(is_literal, value.values()))
+        return all(is_literal(item) for item in value.values())
     if isinstance(value, list | tuple):
-        return all(map(is_literal, value))
-    return not hasattr(value, "resolve")
+        return all(is_literal(item) for item in value)
+    is_task_output = hasattr(value, "resolve")
+    return not is_task_output

@@ -16,7 +16,7 @@ XCOM: tuple[str, ...] = get_args(FormsXCom)
 
 
 class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
-    """List completed forms.
+    """List completed forms (section 4.3 of the service's specification).
 
     :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``,
         or ``full`` records, with the URL of the PDF: it may be signed, and XCom is clear text.

@@ -92,13 +92,13 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
 
     def _plan(self, task: Task, payload: WebhookCreate) -> WriteAttempt:
         """Return the write that makes one registration; its key is the name of its Variable."""
-        from fsm_provider.plugins.webhooks.settings import DIGITS, registrations_prefix
+        from fsm_provider.plugins.webhooks.settings import DIGEST_LENGTH, registrations_prefix
         from fsm_provider.writes.ledger import WriteAttempt, planned
 
         service = self.hook.settings.service
         content: list[Any] = [payload.object, sorted(payload.event_types), payload.target_url]
         prefix = registrations_prefix(self.fsm_conn_id, payload.object)
-        variable = f"{prefix}{digest_for([service, *content], DIGITS)}"
+        variable = f"{prefix}{digest_for([service, *content], DIGEST_LENGTH)}"
         content.append(payload.description)
         row = planned(task, service, "POST /settings/webhooks", content, variable, "webhook")
         return WriteAttempt(row, True, payload)
@@ -177,13 +177,13 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         from fsm_provider.plugins.webhooks import settings as receiver
         from fsm_provider.state.variables import read_variable
 
-        configuration = read_variable(receiver.CONFIGURATION)
+        configuration = read_variable(receiver.SETTINGS_VARIABLE)
         settings = None if configuration is None else receiver.ReceiverSettings.parse(configuration)
         endpoint = f"{self.fsm_conn_id}/{self.object}"
         if settings is None or settings.base_url is None or endpoint not in settings.endpoints:
             raise FsmInputError(
-                f"target_url: is missing, and no Variable {receiver.CONFIGURATION} has a base_url "
-                f"and an endpoint '{endpoint}'"
+                f"target_url: is missing, and no Variable {receiver.SETTINGS_VARIABLE} has a "
+                f"base_url and an endpoint '{endpoint}'"
             )
         return receiver.receiver_url(
             settings.base_url, self.fsm_conn_id, self.object, receiver.HIDDEN

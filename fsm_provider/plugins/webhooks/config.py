@@ -7,13 +7,17 @@ import logging
 import math
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import pluralize
-from fsm_provider.plugins.webhooks import settings
+from fsm_provider.plugins.webhooks.settings import (
+    REGISTRATION_PREFIX,
+    SETTINGS_VARIABLE,
+    ReceiverSettings,
+    WebhookEndpoint,
+)
 from fsm_provider.plugins.webhooks.signature import MIN_KEY_BYTES, key_from
 from fsm_provider.state.variables import read_variable_in_server, variables_in_server
 
@@ -25,90 +29,136 @@ MIN_TOKEN_CHARACTERS = 20
 
 
 class RouteConfig(NamedTuple):
-    """What a route, ``<connection>/<object>``, accepts; its path may end with any of the tokens."""
+    """What the receiver accepts on one route, ``<connection>/<object>``.
 
-    endpoint: settings.WebhookEndpoint
-    tokens: list[str]
-    secrets: list[str]
+    :ivar path_tokens: a delivery's path ends with any of them.
+    :ivar signing_secrets: a delivery is signed with any of them; empty if the endpoint's signature
+        is ``none``.
+    """
+
+    endpoint: WebhookEndpoint
+    path_tokens: list[str]
+    signing_secrets: list[str]
 
 
 Routes = dict[str, RouteConfig]
+Registration = dict[str, Any]
+"""What the Variable of a registration holds: ``for`` (its route), ``token``, ``secret``, others."""
 
 
-class Configuration:
+class ReceiverConfiguration:
+    """What each route accepts, as it was read from Airflow a short time ago.
+
+    For each delivery, the receiver's event loop calls :meth:`fresh_routes`. Where that returns
+    None, the event loop has one of the receiver's threads call :meth:`read`, which waits for
+    Airflow's database. If several threads call it at once, the first one reads; the others wait
+    for it, and return what it has read.
+
+    :param clock: seconds of a clock that is never set back.
+    """
+
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._reading = threading.Lock()
         self._routes: Routes = {}
         self._read_at = -math.inf
 
-    def known(self) -> Routes | None:
-        """Return what was read a short time ago, without I/O; None if nothing was."""
-        return self._routes if self._clock() - self._read_at < MAX_AGE else None
+    def fresh_routes(self) -> Routes | None:
+        """Return what was read less than ``MAX_AGE`` ago, without I/O; None if nothing was."""
+        age = self._clock() - self._read_at
+        return self._routes if age < MAX_AGE else None
 
     def read(self) -> Routes:
-        """Return what each route accepts. It may wait for the database."""
+        """Return what each route accepts. It may wait for the database: call it in a thread."""
         with self._reading:
-            if self.known() is None:
-                self._routes, self._read_at = _read_routes(), self._clock()
+            if self.fresh_routes() is None:
+                self._routes = _read_routes()
+                self._read_at = self._clock()
             return self._routes
 
 
 def _read_routes() -> Routes:
-    text = read_variable_in_server(settings.CONFIGURATION)
+    text = read_variable_in_server(SETTINGS_VARIABLE)
+    if text is None:
+        return {}
     try:
-        endpoints = settings.ReceiverSettings.parse(text).endpoints if text is not None else {}
+        endpoints = ReceiverSettings.parse(text).endpoints
     except FsmInputError as error:
         logger.error("%s; every delivery is refused", error)
         return {}
-    registered: dict[Any, list[dict[str, Any]]] = defaultdict(list)
-    for text in variables_in_server(settings.REGISTRATIONS) if endpoints else ():
-        if isinstance(registration := _parsed(text), dict):
-            registered[registration.get("for")].append(registration)
-    return {
-        route: _route(route, endpoint, registered[route]) for route, endpoint in endpoints.items()
-    }
+    if not endpoints:
+        return {}
+    registrations = _registrations_by_route()
+    routes: Routes = {}
+    for route, endpoint in endpoints.items():
+        routes[route] = _read_route(route, endpoint, registrations.get(route, []))
+    return routes
 
 
-def _route(
-    route: str, endpoint: settings.WebhookEndpoint, registered: list[dict[str, Any]]
+def _registrations_by_route() -> dict[Any, list[Registration]]:
+    by_route: dict[Any, list[Registration]] = {}
+    for text in variables_in_server(REGISTRATION_PREFIX):
+        registration = _parse_variable(text)
+        if isinstance(registration, dict):
+            by_route.setdefault(registration.get("for"), []).append(registration)
+    return by_route
+
+
+def _read_route(
+    route: str, endpoint: WebhookEndpoint, registrations: list[Registration]
 ) -> RouteConfig:
     suffix = route.replace("/", "_")
-    tokens = _usable(
+    path_tokens = _usable_values(
         f"fsm_webhook_secret_tokens_{suffix}",
         f"path token of {route} ({MIN_TOKEN_CHARACTERS} characters at least)",
-        [one["token"] for one in registered if one.get("token")],
+        _registered_values("token", registrations),
         lambda token: len(token) >= MIN_TOKEN_CHARACTERS,
     )
     if endpoint.signature == "none":
-        return RouteConfig(endpoint, tokens, [])
-    secrets = _usable(
+        return RouteConfig(endpoint, path_tokens, [])
+    signing_secrets = _usable_values(
         f"fsm_webhook_secrets_{suffix}",
         f"signing secret of {route} (a key of {MIN_KEY_BYTES} bytes at least)",
-        [one["secret"] for one in registered if one.get("secret")],
+        _registered_values("secret", registrations),
         lambda secret: len(key_from(secret, endpoint)) >= MIN_KEY_BYTES,
     )
-    return RouteConfig(endpoint, tokens, secrets)
+    return RouteConfig(endpoint, path_tokens, signing_secrets)
 
 
-def _usable(
-    variable: str, purpose: str, registered: list[Any], fits: Callable[[str], bool]
+def _registered_values(name: str, registrations: list[Registration]) -> list[Any]:
+    """Return what the registrations hold under a name, where they hold it."""
+    return [registration[name] for registration in registrations if registration.get(name)]
+
+
+def _usable_values(
+    variable: str, purpose: str, registered: list[Any], is_usable: Callable[[str], bool]
 ) -> list[str]:
-    """Return the registered values and those of a Variable: a text, or a JSON list."""
-    by_hand = _parsed(read_variable_in_server(variable) or "[]")
-    values = [*(by_hand if isinstance(by_hand, list) else [by_hand]), *registered]
-    usable = [one.strip() for one in values if isinstance(one, str) and fits(one.strip())]
+    """Return the usable ones of the registered values and of those in a Variable.
+
+    A person sets the Variable, to a text or to a JSON list of texts. Values that are not usable are
+    logged by their number, without quoting them.
+    """
+    set_by_hand = _parse_variable(read_variable_in_server(variable) or "[]")
+    if not isinstance(set_by_hand, list):
+        set_by_hand = [set_by_hand]
+    values = [*set_by_hand, *registered]
+    texts = [value.strip() for value in values if isinstance(value, str)]
+    usable = [text for text in texts if is_usable(text)]
+    refused = len(values) - len(usable)
     if not usable:
         logger.error("Variable %s: holds no %s: every delivery is refused", variable, purpose)
-    elif refused := len(values) - len(usable):
+    elif refused:
         message = "Variable %s: %s refused: each should be a %s"
         logger.error(message, variable, pluralize(refused, "value"), purpose)
     return usable
 
 
-def _parsed(text: str) -> Any:
-    """Parse a JSON object or list; other text is a value itself."""
+def _parse_variable(text: str) -> Any:
+    """Parse a JSON object or list; other text is a value itself; None if it is neither."""
+    begins_as_json = text.lstrip().startswith(("{", "["))
+    if not begins_as_json:
+        return text
     try:
-        return json.loads(text) if text.lstrip()[:1] in ("{", "[") else text
+        return json.loads(text)
     except (ValueError, RecursionError):
         return None

@@ -4,87 +4,139 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from fsm_provider.api.payloads import WebhookObject
 from fsm_provider.plugins.webhooks.settings import REMEMBERED_HOURS
 from fsm_provider.storage import uri_for_records
 
-Outcome = Literal["accepted", "repeated", "no asset"]
-UNKNOWN = "-/-"
+if TYPE_CHECKING:
+    from airflow.models.asset import AssetModel
+    from sqlalchemy.orm import Session
+
+DeliveryOutcome = Literal["accepted", "repeated", "no asset"]
+"""What became of an authentic delivery; ``no asset``: no parsed DAG uses its asset."""
+UNKNOWN_ROUTE = "-/-"
+"""Stands for the route of a delivery whose path token is not known: its path may be anything."""
 REFUSED: dict[str, Counter[str]] = defaultdict(Counter)
-"""How often this process has refused deliveries, by endpoint and reason. What is refused is not
-stored.
+"""How often this process has refused deliveries, by route and reason.
+
+What is refused is not stored.
 """
 
 
-def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> Outcome:
+class DeliveryCounts(NamedTuple):
+    """How many deliveries came on a route.
+
+    :ivar route: ``<connection>/<object>``, or ``UNKNOWN_ROUTE``.
+    :ivar accepted: within the last day; None if no DAG uses the route's asset.
+    :ivar refused: by reason, as this process has counted them since it started.
+    """
+
+    route: str
+    accepted: int | None
+    refused: Counter[str]
+
+
+def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> DeliveryOutcome:
     """Record a delivery, unless it repeats one of the last 24 hours; return once it is stored.
 
-    Earlier deliveries are found among the asset's events, in a transaction that locks the asset's
-    row. So repeats are dropped by all workers of all API servers, also after restarts. It waits for
+    Earlier deliveries are looked up among the asset's events, in a transaction that locks the
+    asset's row. So the workers of all API servers drop repeats, also after restarts. It waits for
     the database: call it in a thread.
 
     :param uri: the URI of the asset, which some DAG has to use.
     :param delivery: distinguishes the delivery; the event's ``extra`` holds it as ``delivery``.
+    :param extra: JSON values, which the event's ``extra`` holds as well.
     """
-    from airflow.assets.manager import asset_manager
-    from airflow.models.asset import AssetDagRunQueue, AssetEvent, AssetModel
     from airflow.utils.session import create_session
-    from sqlalchemy import JSON, select, type_coerce, update
 
     with create_session() as session:
-        active = AssetModel.uri == uri, AssetModel.active.has()
-        # An update that changes nothing locks the row, or SQLite's database, until the end of the
-        # transaction. It must come first: in MySQL the first read may fix what the transaction
-        # sees.
-        locking = update(AssetModel).where(*active).values(id=AssetModel.id)
-        session.execute(locking.execution_options(synchronize_session=False))
-        asset = session.scalar(select(AssetModel).where(*active))
+        asset = _lock_asset(session, uri)
         if asset is None:
             return "no asset"
-        earlier = select(AssetEvent.id).where(
-            AssetEvent.asset_id == asset.id,
-            AssetEvent.timestamp >= datetime.now(UTC) - timedelta(hours=REMEMBERED_HOURS),
-            type_coerce(AssetEvent.extra, JSON)["delivery"].as_string() == delivery,
-        )
-        if session.scalar(earlier.limit(1)) is not None:
+        if _is_recorded(session, asset, delivery):
             return "repeated"
-        # Otherwise the scheduler could read the events before this one, and then delete the queue's
-        # row that this one relies on. Rows that it is already consuming are gone afterwards.
-        queue = select(AssetDagRunQueue).where(AssetDagRunQueue.asset_id == asset.id)
-        session.scalars(queue.with_for_update()).all()
-        event = asset_manager.register_asset_change(
-            asset=asset, extra={"delivery": delivery, **extra}, session=session, source_is_api=True
-        )
-        if event is None:
-            return "no asset"
-        session.flush()
-        # A run consumes the events up to the time of its queue row, which the first event of a
-        # burst creates. The others would wait for a run that nothing starts.
-        for row in session.scalars(queue):
-            row.created_at = max(row.created_at, event.timestamp)
-        return "accepted"
+        is_registered = _register_event(session, asset, {"delivery": delivery, **extra})
+        return "accepted" if is_registered else "no asset"
 
 
-def deliveries(fsm_conn_id: str) -> list[tuple[str, int | None, Counter[str]]]:
-    """Count the deliveries of the last day by endpoint, None where no DAG uses its asset; and
-    ``REFUSED``.
+def _lock_asset(session: Session, uri: str) -> AssetModel | None:
+    """Lock the row of an active asset until the end of the transaction; None if there is none."""
+    from airflow.models.asset import AssetModel
+    from sqlalchemy import and_, select, update
+
+    is_the_asset = and_(AssetModel.uri == uri, AssetModel.active.has())
+    # An update that changes nothing locks the row, or SQLite's database. It must come first: in
+    # MySQL the first read may fix what the transaction sees.
+    locking = update(AssetModel).where(is_the_asset).values(id=AssetModel.id)
+    session.execute(locking.execution_options(synchronize_session=False))
+    return session.scalar(select(AssetModel).where(is_the_asset))
+
+
+def _is_recorded(session: Session, asset: AssetModel, delivery: str) -> bool:
+    """Return whether an event of the last ``REMEMBERED_HOURS`` is of this delivery."""
+    from airflow.models.asset import AssetEvent
+    from sqlalchemy import JSON, select, type_coerce
+
+    remembered_since = datetime.now(UTC) - timedelta(hours=REMEMBERED_HOURS)
+    recorded_delivery = type_coerce(AssetEvent.extra, JSON)["delivery"].as_string()
+    events = select(AssetEvent.id).where(
+        AssetEvent.asset_id == asset.id,
+        AssetEvent.timestamp >= remembered_since,
+        recorded_delivery == delivery,
+    )
+    return session.scalar(events.limit(1)) is not None
+
+
+def _register_event(session: Session, asset: AssetModel, extra: dict[str, Any]) -> bool:
+    """Add an event of an asset, for the DAGs that it starts; return whether Airflow took it."""
+    from airflow.assets.manager import asset_manager
+    from airflow.models.asset import AssetDagRunQueue
+    from sqlalchemy import select
+
+    # Lock the queue's rows of this asset. Otherwise the scheduler could read the events before
+    # this one, and then delete the row that this event relies on. Rows that the scheduler is
+    # already consuming are gone afterwards.
+    queue = select(AssetDagRunQueue).where(AssetDagRunQueue.asset_id == asset.id)
+    session.scalars(queue.with_for_update()).all()
+    event = asset_manager.register_asset_change(
+        asset=asset, extra=extra, session=session, source_is_api=True
+    )
+    if event is None:
+        return False
+    session.flush()
+    # A run consumes the events up to the time of its queue row, which the first event of a burst
+    # creates. The others would wait for a run that nothing starts.
+    for row in session.scalars(queue):
+        row.created_at = max(row.created_at, event.timestamp)
+    return True
+
+
+def deliveries(fsm_conn_id: str) -> list[DeliveryCounts]:
+    """Count the deliveries on a connection's routes, and the refused ones on unknown routes.
+
+    Routes whose asset no DAG uses are left out, unless this process has refused deliveries there.
     """
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
     from sqlalchemy import and_, func, select
 
-    routes = {
-        f"{fsm_conn_id}/{one}": uri_for_records(fsm_conn_id, one) for one in get_args(WebhookObject)
-    }
-    is_recent = AssetEvent.timestamp >= datetime.now(UTC) - timedelta(days=1)
-    events = AssetModel.id == AssetEvent.asset_id, is_recent
-    query = select(AssetModel.uri, func.count(AssetEvent.id)).outerjoin(AssetEvent, and_(*events))
-    query = query.where(AssetModel.uri.in_(routes.values()), AssetModel.active.has()).group_by(
-        AssetModel.uri
+    uris: dict[str, str] = {}
+    for watched in get_args(WebhookObject):
+        uris[f"{fsm_conn_id}/{watched}"] = uri_for_records(fsm_conn_id, watched)
+    a_day_ago = datetime.now(UTC) - timedelta(days=1)
+    is_recent_event = and_(AssetEvent.asset_id == AssetModel.id, AssetEvent.timestamp >= a_day_ago)
+    query = (
+        select(AssetModel.uri, func.count(AssetEvent.id))
+        .outerjoin(AssetEvent, is_recent_event)
+        .where(AssetModel.uri.in_(uris.values()), AssetModel.active.has())
+        .group_by(AssetModel.uri)
     )
     with create_session() as session:
-        accepted: dict[str, int] = dict(iter(session.execute(query)))
-    counts = [(one, accepted.get(routes.get(one, "")), REFUSED[one]) for one in (*routes, UNKNOWN)]
-    return [one for one in counts if one[1] is not None or one[2]]
+        accepted_by_uri: dict[str, int] = dict(iter(session.execute(query)))
+    counts = []
+    for route, uri in uris.items():
+        counts.append(DeliveryCounts(route, accepted_by_uri.get(uri), REFUSED[route]))
+    counts.append(DeliveryCounts(UNKNOWN_ROUTE, None, REFUSED[UNKNOWN_ROUTE]))
+    return [count for count in counts if count.accepted is not None or count.refused]

@@ -15,102 +15,129 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.plugins.webhooks import URL_PREFIX
-from fsm_provider.plugins.webhooks.config import Configuration, RouteConfig
-from fsm_provider.plugins.webhooks.events import REFUSED, UNKNOWN, Outcome, record_delivery
+from fsm_provider.plugins.webhooks.config import ReceiverConfiguration, RouteConfig
+from fsm_provider.plugins.webhooks.events import (
+    REFUSED,
+    UNKNOWN_ROUTE,
+    DeliveryOutcome,
+    record_delivery,
+)
+from fsm_provider.plugins.webhooks.settings import HIDDEN
 from fsm_provider.plugins.webhooks.signature import DeliveryRefusedError, is_any_of, verify
 from fsm_provider.storage import uri_for_records
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
+RawHeaders = list[tuple[bytes, bytes]]
 
 MAX_BODY = 1024 * 1024
+"""Bytes."""
 BODY_SECONDS = 10.0
 """Seconds that a body may take to arrive."""
 RESPONSE_SECONDS = 0.8
 """Seconds that a delivery may wait for the database before the sender is asked to retry."""
 THREADS = 4
 MAX_IN_FLIGHT = 64
-"""Deliveries that wait for the database or are being stored; senders of further ones are asked to
-retry.
+"""Deliveries that wait for the database or are being stored.
+
+Senders of further ones are asked to retry.
 """
 MAX_HINT_LENGTH = 200
+"""Characters of a payload's text that is stored as a hint."""
 
 
 class Receiver:
-    """Handles ``POST /fsm/webhooks/<connection>/<object>/<token>``."""
+    """Handles ``POST /fsm/webhooks/<connection>/<object>/<path token>``.
+
+    Airflow's API server calls it for each request, on its event loop. The event loop checks the
+    path token and reads the body. One of ``THREADS`` threads verifies the signature and stores the
+    delivery, and before that, at most once a second, reads the settings. The event loop waits for
+    such a thread at most ``response_seconds`` in all; then it answers with HTTP 503, and the
+    thread goes on.
+    """
 
     def __init__(
         self,
-        configuration: Configuration | None = None,
+        configuration: ReceiverConfiguration | None = None,
         *,
         response_seconds: float = RESPONSE_SECONDS,
     ) -> None:
-        self._configuration = configuration or Configuration()
+        self._configuration = configuration or ReceiverConfiguration()
         self._response_seconds = response_seconds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fsm-webhooks")
         self._in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route, _, token = scope["path"].partition(f"{URL_PREFIX}/")[2].rpartition("/")
-        shown = _show_route(scope, UNKNOWN)
+        _, _, path = scope["path"].partition(f"{URL_PREFIX}/")
+        route, _, path_token = path.rpartition("/")
+        _hide_path(scope, UNKNOWN_ROUTE)
         if scope["type"] != "http":
             return
+        shown_route = UNKNOWN_ROUTE
         try:
             if scope["method"] != "POST":
                 raise DeliveryRefusedError("method", 405)
             started = time.monotonic()
-            config = await self._config(route, token)
-            shown = _show_route(scope, route)  # not before its token is known: it may be anything
-            left = self._response_seconds - (time.monotonic() - started)
-            if any(
-                name == b"content-encoding" and value != b"identity"
-                for name, value in scope["headers"]
-            ):
-                raise DeliveryRefusedError("content encoding", 415)
+            config = await self._find_config(route, path_token)
+            seconds_left = self._response_seconds - (time.monotonic() - started)
+            # Not shown before the path token is known: until then it may be any text.
+            shown_route = route
+            _hide_path(scope, route)
+            _refuse_encoded_body(scope["headers"])
             body = await _read_body(receive)
-            started = time.monotonic()
-            record = partial(_record, route, config, scope["headers"], body)
-            outcome = await self._in_thread(record, within=left)
-            if outcome == "no asset":  # no parsed DAG uses it
-                raise DeliveryRefusedError("no asset", 503)
-            logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
-            _count(outcome, route)
+            await self._store(route, config, scope["headers"], body, within=seconds_left)
             status = 200
         except DeliveryRefusedError as refusal:
             status = refusal.status
-            logger.warning("Delivery for %s refused: %s", shown, refusal.reason)
-            _count("refused", shown, refusal.reason)
+            logger.warning("Delivery for %s refused: %s", shown_route, refusal.reason)
+            _count("refused", shown_route, refusal.reason)
         except Exception as error:  # noqa: BLE001 - its text may quote the delivery
             status = 503
-            logger.error("A delivery for %s failed with %s", shown, type(error).__name__)
+            logger.error("A delivery for %s failed with %s", shown_route, type(error).__name__)
             logger.debug("%s", "".join(traceback.format_tb(error.__traceback__)))
-            _count("refused", shown, "error")
+            _count("refused", shown_route, "error")
         await _respond(send, status)
 
-    async def _config(self, route: str, token: str) -> RouteConfig:
-        routes = self._configuration.known()
+    async def _find_config(self, route: str, path_token: str) -> RouteConfig:
+        """Return what a route accepts; refuse a path that does not end with one of its tokens."""
+        routes = self._configuration.fresh_routes()
         if routes is None:
             routes = await self._in_thread(self._configuration.read, within=self._response_seconds)
         config = routes.get(route)
-        if not is_any_of(token, config.tokens if config else [""]) or config is None:
+        # Compare also where the route is unknown, so that the time does not reveal that it is.
+        path_tokens = [""] if config is None else config.path_tokens
+        is_known_token = is_any_of(path_token, path_tokens)
+        if config is None or not is_known_token:
             raise DeliveryRefusedError("path", 404)
         return config
 
-    async def _in_thread(self, function: Callable[[], T], *, within: float) -> T:
+    async def _store(
+        self, route: str, config: RouteConfig, headers: RawHeaders, body: bytes, *, within: float
+    ) -> None:
+        """Verify a delivery and store it in a thread, in so many seconds, or refuse it."""
+        started = time.monotonic()
+        verify_and_record = partial(_verify_and_record, route, config, headers, body)
+        outcome = await self._in_thread(verify_and_record, within=within)
+        if outcome == "no asset":
+            raise DeliveryRefusedError("no asset", 503)
+        logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
+        _count(outcome, route)
+
+    async def _in_thread(self, function: Callable[[], ResultT], *, within: float) -> ResultT:
         if self._in_flight >= MAX_IN_FLIGHT:
             raise DeliveryRefusedError("busy", 503)
         self._in_flight += 1
         future = asyncio.get_running_loop().run_in_executor(self._threads, function)
-        future.add_done_callback(self._end)
+        future.add_done_callback(self._on_thread_done)
         try:
             return await asyncio.wait_for(asyncio.shield(future), within)
         except TimeoutError:
@@ -118,28 +145,46 @@ class Receiver:
             # repeat.
             raise DeliveryRefusedError("slow", 503) from None
 
-    def _end(self, done: asyncio.Future[Any]) -> None:
+    def _on_thread_done(self, future: asyncio.Future[Any]) -> None:
         self._in_flight -= 1
         # Retrieve the error, as asyncio would log its text if nobody waits for it any more.
-        if not done.cancelled():
-            done.exception()
+        if not future.cancelled():
+            future.exception()
 
 
-def _show_route(scope: Scope, route: str) -> str:
-    # The access logs of Airflow and uvicorn read the path from the scope after the response.
-    path = f"{URL_PREFIX}/{route}/***"
-    scope["path"], scope["raw_path"], scope["query_string"] = path, path.encode(), b""
-    return route
+def _hide_path(scope: Scope, route: str) -> None:
+    """Replace the request's path, which holds a path token, by that of a route.
+
+    The access logs of Airflow and uvicorn read the path from the scope after the response.
+    """
+    path = f"{URL_PREFIX}/{route}/{HIDDEN}"
+    scope["path"] = path
+    scope["raw_path"] = path.encode()
+    scope["query_string"] = b""
 
 
-def _record(route: str, config: RouteConfig, headers: Any, body: bytes) -> Outcome:
+def _refuse_encoded_body(headers: RawHeaders) -> None:
+    for name, value in headers:
+        if name == b"content-encoding" and value != b"identity":
+            raise DeliveryRefusedError("content encoding", 415)
+
+
+def _verify_and_record(
+    route: str, config: RouteConfig, headers: RawHeaders, body: bytes
+) -> DeliveryOutcome:
+    """Verify a delivery and store it as an asset event; called in a thread.
+
+    :raises DeliveryRefusedError: if it is not authentic.
+    """
     decoded = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
-    delivery = verify(config.endpoint, config.secrets, decoded, body, now=time.time())
-    extra = {**_hints(body), "received_at": datetime.now(UTC).isoformat(timespec="milliseconds")}
+    delivery = verify(config.endpoint, config.signing_secrets, decoded, body, now=time.time())
+    extra: dict[str, Any] = _hints_in(body)
+    extra["received_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
     if config.endpoint.keep_body:
         # As text, which every database and page of Airflow takes, whatever JSON it is.
         extra["body"] = body.decode(errors="replace").replace("\0", "")
-    return record_delivery(uri_for_records(*route.split("/")), delivery, extra)
+    fsm_conn_id, watched = route.split("/")
+    return record_delivery(uri_for_records(fsm_conn_id, watched), delivery, extra)
 
 
 async def _read_body(receive: Receive) -> bytes:
@@ -160,8 +205,11 @@ async def _read_body(receive: Receive) -> bytes:
         raise DeliveryRefusedError("slow body", 408) from None
 
 
-def _hints(body: bytes) -> dict[str, str | int]:
-    """Return type and identifier where the payload has them; its format is not specified."""
+def _hints_in(body: bytes) -> dict[str, Any]:
+    """Return type and identifier where the payload has them.
+
+    Section 6 of the service's specification does not show the payload's format.
+    """
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError):
@@ -169,23 +217,28 @@ def _hints(body: bytes) -> dict[str, str | int]:
     if not isinstance(payload, dict):
         return {}
     data = payload.get("data")
-    inner = data if isinstance(data, dict) else {}
-    found = {"type": payload.get("type"), "id": inner.get("id", payload.get("id"))}
-    return {name: value for name, value in found.items() if _is_short(value)}
+    identifier = payload.get("id")
+    if isinstance(data, dict):
+        identifier = data.get("id", identifier)
+    hints = {"type": payload.get("type"), "id": identifier}
+    return {name: value for name, value in hints.items() if _is_hint(value)}
 
 
-def _is_short(value: Any) -> TypeGuard[str | int]:
+def _is_hint(value: Any) -> bool:
+    """Return whether a value is short, and a text or an integer that every database can hold."""
     if isinstance(value, str):
         return 0 < len(value) <= MAX_HINT_LENGTH and value.isprintable()
     return type(value) is int and abs(value) < 2**63
 
 
 def _count(outcome: str, route: str, reason: str | None = None) -> None:
+    """Count a delivery in Airflow's metrics; one with a reason was refused."""
     fsm_conn_id, watched = route.split("/")
     tags = {"connection": fsm_conn_id, "object": watched}
     if reason:
         REFUSED[route][reason] += 1
-    AirflowMetrics(tags | ({"reason": reason} if reason else {})).incr(f"webhooks.{outcome}")
+        tags["reason"] = reason
+    AirflowMetrics(tags).incr(f"webhooks.{outcome}")
 
 
 async def _respond(send: Send, status: int) -> None:

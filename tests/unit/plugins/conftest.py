@@ -15,7 +15,7 @@ from starlette.routing import Mount
 
 from fsm_provider.plugins.plugin import FsmPlugin
 from fsm_provider.plugins.webhooks import URL_PREFIX
-from fsm_provider.plugins.webhooks.config import Configuration
+from fsm_provider.plugins.webhooks.config import ReceiverConfiguration
 from fsm_provider.plugins.webhooks.receiver import Receiver
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
@@ -127,7 +127,7 @@ def unknown_receiver(database: None, response_seconds: float) -> Iterator[Runnin
     """A receiver that is not configured, mounted as Airflow mounts it."""
     clock = Clock()
     mounted = FsmPlugin.fastapi_apps[0]
-    receiver = Receiver(Configuration(clock=clock), response_seconds=response_seconds)
+    receiver = Receiver(ReceiverConfiguration(clock=clock), response_seconds=response_seconds)
     app = Starlette(routes=[Mount(mounted["url_prefix"], receiver)])
     listener = listen(0)
     server = BackgroundServer(app, listener, asyncio.Event(), http="auto", ws="auto")
