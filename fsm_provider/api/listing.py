@@ -6,6 +6,7 @@ The cursor is a state machine without requests.
 from __future__ import annotations
 
 import logging
+import re
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -19,6 +20,7 @@ from fsm_provider.api.validation import pluralize
 logger: logging.Logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PAGES = 10_000
+_TOTAL = re.compile("[0-9]{1,18}")
 _COUNTED_AT_ONCE = 2**17  # identifiers, about, that are in a set at one time
 
 
@@ -95,11 +97,15 @@ def _identifiers_of(records: list[Any]) -> list[Any]:
         identifiers = [getattr(record, identity_field, None) for record in records]
     else:
         identifiers = [_identifier_in_json(record) for record in records]
-    return records if None in identifiers else identifiers
+    if None in identifiers:
+        return records
+    return identifiers
 
 
 def _identifier_in_json(record: Any) -> Any:
-    return record.get("id") if isinstance(record, dict) else record
+    if isinstance(record, dict):
+        return record.get("id")
+    return record
 
 
 class Listing(Iterator[Page[Any]]):
@@ -173,11 +179,12 @@ class Listing(Iterator[Page[Any]]):
             return None
         verb = "was" if distinct == 1 else "were"
         were_read = f"{pluralize(distinct, 'distinct record')} {verb} read"
-        at_the_last = "" if self.last_total is None else f" and {self.last_total} at the last"
+        counted = f"the service counted {self.first_total} at the first page"
+        if self.last_total is not None:
+            counted += f" and {self.last_total} at the last"
         return (
-            f"{were_read}, the service counted {self.first_total} at the first page{at_the_last}: "
-            "the listing may have shifted while it was read, records may be missing - or the "
-            "service's total means something else"
+            f"{were_read}, {counted}: the listing may have shifted while it was read, records may "
+            "be missing - or the service's total means something else"
         )
 
     def pages_with_warning(self) -> Iterator[Page[Any]]:
@@ -191,8 +198,9 @@ class Listing(Iterator[Page[Any]]):
 def _parse_total(total: Any) -> int | None:
     """Return a listing's total; None if it is not a number of records."""
     text = str(total)
-    is_number = text.isascii() and text.isdecimal() and len(text) < 19
-    return int(text) if is_number else None
+    if not _TOTAL.fullmatch(text):
+        return None
+    return int(text)
 
 
 def _count_distinct(identifiers: array[int]) -> int:
