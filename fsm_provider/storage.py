@@ -1,18 +1,16 @@
-"""Atomic files, complete or absent, in any storage that Airflow reaches, and what lineage learns of
-them.
-"""
+"""Atomic files, complete or absent, in any storage that Airflow reaches, and their lineage."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import astuple
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 from urllib.parse import SplitResult, quote
-from uuid import uuid4
+from uuid import NAMESPACE_URL, uuid4, uuid5
 
-from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmStorageError
 from fsm_provider.state.task import Task
 
@@ -20,8 +18,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "adl"})
-"""Protocols of stores that show a file only once its upload is complete; renaming there means
-copying.
+"""Protocols of stores that show a file only once its upload is complete.
+
+Renaming there means copying.
 """
 UPLOAD_BYTES = 5 * 2**20
 """Bytes in one part of an upload: the smallest part that S3 accepts."""
@@ -43,9 +42,8 @@ class AtomicFiles:
     def __init__(
         self, folder: ObjectStoragePath, context: Context | None, *, part: str = ""
     ) -> None:
-        writer = astuple(Task.from_context(context)) if context else (str(uuid4()),)
         self.folder = folder
-        self._partial = folder / f".partial-{digest_for([*writer, part], 12)}"
+        self._partial = folder / f".partial-{_id_for_writer(context, part)}"
         self._is_uploaded = folder.protocol in OBJECT_STORES
 
     def __enter__(self) -> Self:
@@ -64,42 +62,61 @@ class AtomicFiles:
 
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
-        """Write a file that appears, or replaces an older one, at the end of a block that raises
-        nothing.
+        """Write a file that is there, or replaces an older one, once the block has ended.
+
+        If the block raises, it is not, and an older one stays.
 
         :param name: its path in the folder.
         """
         path = self.folder / name
-        if self._is_uploaded:
-            # It has no name, so a killed process leaves nothing behind.
-            with TemporaryFile() as file:
-                yield cast("BinaryIO", file)
-                file.flush()
-                # S3's would hold ten parts in memory.
-                source = f"/dev/fd/{file.fileno()}"
-                path.fs.put_file(source, path.path, chunksize=UPLOAD_BYTES, max_concurrency=2)
-        else:
-            for folder in (self._partial, path.parent):
-                try:
-                    folder.mkdir(parents=True, exist_ok=True)
-                except OSError as error:
-                    raise FsmStorageError(
-                        f"destination: {self.folder} cannot be made: {error}"
-                    ) from None
-            partial = (
-                self._partial / uuid4().hex
-            )  # not that of another attempt, which may still write
-            # Opened by its file system: a path would report the temporary name to lineage.
-            with self.folder.fs.open(partial.path, "wb") as written:
-                yield written
-            if path.is_dir():  # some versions would move the file into it
-                raise IsADirectoryError(f"{path} is a folder")
-            partial.rename(path)
+        writing = _upload(path) if self._is_uploaded else self._write_and_rename(path)
+        with writing as file:
+            yield file
         report(path, outputs=[uri_for(path)])
+
+    @contextmanager
+    def _write_and_rename(self, path: ObjectStoragePath) -> Iterator[BinaryIO]:
+        self._make_folder(self._partial)
+        self._make_folder(path.parent)
+        # A name of its own, as another attempt may still write.
+        partial = self._partial / uuid4().hex
+        # Opened by its file system: a path would report the temporary name to lineage.
+        with self.folder.fs.open(partial.path, "wb") as file:
+            yield file
+        if path.is_dir():  # some versions would move the file into it
+            raise IsADirectoryError(f"{path} is a folder")
+        partial.rename(path)
+
+    def _make_folder(self, folder: ObjectStoragePath) -> None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise FsmStorageError(f"destination: {self.folder} cannot be made: {error}") from None
 
     def _clear(self) -> None:
         if not self._is_uploaded and self._partial.exists():
             self._partial.rmdir(recursive=True)
+
+
+@contextmanager
+def _upload(path: ObjectStoragePath) -> Iterator[BinaryIO]:
+    with TemporaryFile() as file:  # without a name: a killed process leaves nothing behind
+        yield cast("BinaryIO", file)
+        file.flush()
+        path.fs.put_file(
+            f"/dev/fd/{file.fileno()}",
+            path.path,
+            chunksize=UPLOAD_BYTES,
+            max_concurrency=2,  # S3's own would hold ten parts in memory
+        )
+
+
+def _id_for_writer(context: Context | None, part: str) -> str:
+    """Return an identifier: for all attempts of a task the same, outside a task a new one."""
+    if not context:
+        return uuid4().hex
+    task = Task.from_context(context)
+    return uuid5(NAMESPACE_URL, json.dumps([*astuple(task), part])).hex
 
 
 def uri_for_records(fsm_conn_id: str, records: str) -> str:
@@ -121,16 +138,17 @@ def uri_for(path: ObjectStoragePath) -> str:
     return f"{path.protocol or 'file'}://{path.path}"
 
 
-def report(by: Any, *, inputs: Iterable[str] = (), outputs: Iterable[str] = ()) -> None:
-    """Report to Airflow's lineage collector, which does nothing unless a plugin reads it, as
-    OpenLineage's.
+def report(used: Any, *, inputs: Iterable[str] = (), outputs: Iterable[str] = ()) -> None:
+    """Report to Airflow's lineage collector what was read and written.
 
-    :param by: the hook or path that was used.
+    It does nothing unless a plugin reads it, as OpenLineage's.
+
+    :param used: the hook or path that was used.
     """
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
     collector = get_hook_lineage_collector()
     for uri in inputs:
-        collector.add_input_asset(context=by, uri=uri)
+        collector.add_input_asset(context=used, uri=uri)
     for uri in outputs:
-        collector.add_output_asset(context=by, uri=uri)
+        collector.add_output_asset(context=used, uri=uri)

@@ -17,25 +17,38 @@ if TYPE_CHECKING:
     from fsm_provider.api.payloads import JobCreate, JobFields, WebhookCreate
     from fsm_provider.api.settings import Settings
 
-__all__ = ["FsmClient", "Settings", "jobs_from_rows"]
-__all__ += [
+__all__ = [
     "AssetDynamicField",
     "Form",
+    "FsmClient",
     "Job",
     "JobCreate",
     "JobFields",
+    "Settings",
     "Webhook",
     "WebhookCreate",
+    "jobs_from_rows",
 ]
 __all__ += errors.__all__
 
-_MODULES = {"FsmClient": "client", "Settings": "settings", "jobs_from_rows": "job_rows"}
-_MODULES |= dict.fromkeys(["JobCreate", "JobFields", "WebhookCreate"], "payloads")
+_MODULES = {
+    "AssetDynamicField": "models",
+    "Form": "models",
+    "FsmClient": "client",
+    "Job": "models",
+    "JobCreate": "payloads",
+    "JobFields": "payloads",
+    "Settings": "settings",
+    "Webhook": "models",
+    "WebhookCreate": "payloads",
+    "jobs_from_rows": "job_rows",
+}
+"""The module of each name that is imported once it is used."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'models')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -31,6 +31,9 @@ MAX_IDLE_BEFORE_WRITE = 1.0  # seconds; a connection that was idle for longer ma
 class Exchange:
     """One request as it is sent, and what is known of it.
 
+    The transport makes it, and sends it once. The connection that sends it sets ``began_at``; the
+    transport sets ``is_confirmed``, which the connection reads before it is used again.
+
     :param target: path and query, sent as they are, where urllib3 would write ``%2b`` as ``%2B``.
     :ivar began_at: since when a byte of it may have been sent, not counting CONNECT; 0 if none.
     :ivar is_confirmed: the response was the expected one.
@@ -50,46 +53,60 @@ class Exchange:
         return self.method not in SAFE_METHODS
 
 
-current: ContextVar[Exchange] = ContextVar(
-    "fsm_exchange"
-)  # urllib3 passes no argument to its connections
+current: ContextVar[Exchange] = ContextVar("fsm_exchange")
+"""The exchange that this thread sends: urllib3 passes no argument to its connections."""
 
-for _name in (
-    "urllib3.connectionpool",
-    "urllib3.connection",
-):  # they log URLs, and heads that are malformed
-    logging.getLogger(_name).addFilter(lambda _: current.get(None) is None)
+
+def _is_outside_exchange(_: logging.LogRecord) -> bool:
+    """Filter what urllib3 logs during an exchange: URLs, and heads that are malformed."""
+    return current.get(None) is None
+
+
+logging.getLogger("urllib3.connectionpool").addFilter(_is_outside_exchange)
+logging.getLogger("urllib3.connection").addFilter(_is_outside_exchange)
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Return the first cause of an exception of urllib3 or requests: only its text is free of the
-    URL.
-    """
-    inner = (*error.args, getattr(error, "reason", None), error.__cause__)
-    causes = [one for one in inner if isinstance(one, BaseException)]
-    return root_cause(causes[0]) if causes else error
+    """Return the first cause of an exception of urllib3 or requests: only its text has no URL."""
+    for value in (*error.args, getattr(error, "reason", None), error.__cause__):
+        if isinstance(value, BaseException):
+            return root_cause(value)
+    return error
+
+
+def before_path(url: str) -> str:
+    """Return a URL's scheme, host and port: what stands before its path."""
+    return "/".join(url.split("/", 3)[:3])
 
 
 class _Response(HTTPResponse):
-    """The final response, with a complete head: http.client skips 100 only, and accepts a head cut
-    off.
+    """The final response, with a complete head.
+
+    http.client skips only a 100, and accepts a head that is cut off. A connection makes one for
+    each exchange; urllib3 calls ``begin``, reads the body, and then closes it. All of its reads
+    together keep to the exchange's limit, where a socket has a timeout for each.
     """
 
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
-        self._socket, self._timeout, self._limit = sock, sock.gettimeout(), current.get().limit
+        self._socket = sock
+        self._timeout = sock.gettimeout()
+        self._limit = current.get().limit
         self._has_ended = False
         self.fp.raw.readinto = self._receive  # type: ignore[method-assign]
 
     def _receive(self, buffer: Any) -> int:
-        """Receive within the limit on the time of all reads: a socket has one for each."""
         if self._limit:
-            if (left := self._limit.left()) <= 0:
-                raise TimeoutError("its time is over")
-            self._socket.settimeout(left if self._timeout is None else min(left, self._timeout))
+            self._socket.settimeout(self._seconds_left(self._limit))
         count = self._socket.recv_into(buffer)
         self._has_ended = count == 0
         return count
+
+    def _seconds_left(self, limit: TimeLimit) -> float:
+        seconds = limit.left()
+        if seconds <= 0:
+            raise TimeoutError("its time is over")
+        return seconds if self._timeout is None else min(seconds, self._timeout)
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
         super().begin(*args, **kwargs)
@@ -111,28 +128,38 @@ class _Response(HTTPResponse):
 
 
 class Connection(HTTPConnection):
+    """A kept-alive connection that knows the exchange it sends, and the one before.
+
+    Before an exchange, a pool asks ``is_connected``: if it is not, urllib3 closes it, and
+    ``request`` connects it anew. One thread uses it at a time.
+
+    :ivar latest: the exchange that it has sent last; None if it has sent none.
+    """
+
     response_class: type[HTTPResponse] = _Response
     latest: Exchange | None = None
 
     @property
     def is_connected(self) -> bool:
-        """Whether a pool may use it for the current exchange, which is all that urllib3 asks it
-        for.
-        """
-        if self.latest is None or (self.latest.is_write and not self.latest.is_confirmed):
+        """Whether the current exchange may use it, which is all that urllib3 asks it for."""
+        latest = self.latest
+        if latest is None:
             return False
-        if (
-            current.get().is_write
-            and time.monotonic() - self.latest.began_at > MAX_IDLE_BEFORE_WRITE
-        ):
+        if latest.is_write and not latest.is_confirmed:
             return False
+        if current.get().is_write:
+            idle = time.monotonic() - latest.began_at
+            if idle > MAX_IDLE_BEFORE_WRITE:
+                return False
         return super().is_connected
 
     def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
-        self.latest = exchange = current.get()
+        exchange = current.get()
+        self.latest = exchange
         target = exchange.target
-        if self.proxy is not None and self._tunnel_host is None:  # the proxy forwards it
-            target = f"{'/'.join(url.split('/', 3)[:3])}{target}"
+        is_forwarded = self.proxy is not None and self._tunnel_host is None
+        if is_forwarded:  # a proxy that reads the request needs all of the URL
+            target = before_path(url) + target
         if self.sock is None:
             self.connect()
         if exchange.limit and exchange.limit.is_too_late():  # connecting may have been suspended
@@ -142,9 +169,7 @@ class Connection(HTTPConnection):
 
 
 class PublicConnection(Connection):
-    """Refuses an IP address that is not public: that of the connected peer, whatever its name
-    resolves to.
-    """
+    """Refuses a peer whose IP address is not public, whatever its name resolves to."""
 
     def _new_conn(self) -> socket.socket:
         connected = super()._new_conn()
@@ -161,4 +186,7 @@ class PublicConnection(Connection):
 @cache
 def connection_class(theirs: type[HTTPConnection], ours: type[Connection]) -> type[HTTPConnection]:
     """Combine urllib3's class of connections, for HTTP, TLS or SOCKS, with ours."""
-    return theirs if issubclass(theirs, Connection) else type(ours.__name__, (ours, theirs), {})
+    is_combined = issubclass(theirs, Connection)
+    if is_combined:
+        return theirs
+    return type(ours.__name__, (ours, theirs), {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -24,11 +24,19 @@ from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.request import TimeLimit
 from fsm_provider.api.settings import DEFAULT_PORTS, is_readable_on_the_way
-from fsm_provider.api.transport import UNREADABLE, USER_AGENT, Transport, as_sent, refusal
+from fsm_provider.api.transport import (
+    UNREADABLE,
+    USER_AGENT,
+    Transport,
+    error_for,
+    split_as_sent,
+)
 from fsm_provider.api.validation import MAX_PDF_BYTES, MAX_PDF_SECONDS, ResultT
 
 MAX_REDIRECTS = 5
-ENDS = 1024  # bytes at either end of a PDF that hold its %PDF- and %%EOF; readers search no further either
+ENDS = 1024
+"""Bytes at either end of a PDF that hold its %PDF- and %%EOF; readers search no further either."""
+_CHUNK = 2**16  # bytes, decoded, that are read at once
 _PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
 """A URL in printable ASCII, and its path and query."""
 _UNNAMED = (
@@ -55,6 +63,12 @@ class PdfLimits(TypedDict, total=False):
 
 @dataclass(eq=False)
 class Download:
+    """The download of one form's PDF.
+
+    The client makes one, and calls ``fetch`` until it succeeds or is not to be repeated. The time
+    of all these attempts together is limited: it begins with the first request.
+    """
+
     form: Form
     transport: Transport
     allow_http: bool
@@ -63,63 +77,40 @@ class Download:
     allow_private_addresses: bool = False
 
     def __post_init__(self) -> None:
-        self._what = f"the PDF of form {self.form.id}"
+        self._name = f"the PDF of form {self.form.id}"
         if not isinstance(self.form.form_pdf_url, str) or not self.form.form_pdf_url:
-            raise errors.FsmPdfUrlError(f"{self._what}: its record has no formPDFURL")
+            raise errors.FsmPdfUrlError(f"{self._name}: its record has no formPDFURL")
         self._limit = TimeLimit(self.max_seconds)
 
     def fetch(self, read: Callable[[Iterator[bytes]], ResultT], token: SecretStr) -> ResultT:
+        """Return what ``read`` makes of the file's chunks; errors name the form, and no URL."""
         try:
-            with self._opened(token) as response:
+            with self._open(token) as response:
                 return read(self._chunks(response))
         except _UNNAMED as error:
             if self._limit.left() <= 0:
                 late = f"it did not arrive within {self.max_seconds:g} s"
-                raise errors.FsmDownloadTimeoutError(f"{self._what}: {late}") from None
-            raise type(error)(f"{self._what}: {error.message}") from None
+                raise errors.FsmDownloadTimeoutError(f"{self._name}: {late}") from None
+            raise type(error)(f"{self._name}: {error.message}") from None
 
     @contextmanager
-    def _opened(self, token: SecretStr) -> Iterator[BaseHTTPResponse]:
+    def _open(self, token: SecretStr) -> Iterator[BaseHTTPResponse]:
+        """Yield the response that has the file. The URL of a redirect is checked like the first."""
         url = str(self.form.form_pdf_url)
         for _ in range(MAX_REDIRECTS + 1):
-            parts = as_sent(url, errors.FsmPdfUrlError("its URL is not valid"))
+            parts = split_as_sent(url)
+            if parts is None:
+                raise errors.FsmPdfUrlError("its URL is not valid")
             self._check_url(parts)
-            base = self.transport.base
-            both = [
-                (at.scheme, at.hostname, at.port or DEFAULT_PORTS[at.scheme])
-                for at in (parts, base)
-            ]
-            ours = both[0] == both[1]
-            headers = dict(_HEADERS)
-            if ours:
-                headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-                self.transport.throttle()
-            plain = _PLAIN_URL.fullmatch(url)
-            target = (
-                plain[1] if plain else f"{parts.path}{f'?{parts.query}' if parts.query else ''}"
-            )
-            target = target if target.startswith("/") else f"/{target}"
-            exchange = Exchange("GET", parts.geturl(), target, headers, limit=self._limit)
-            public_only = not (self.allow_private_addresses or parts.hostname == base.hostname)
-            with self.transport.send(
-                exchange, elsewhere=not ours, public_only=public_only
-            ) as response:
-                status = response.status
-                if status == 200:
+            is_service = self._is_service(parts)
+            with self._send(url, parts, is_service, token) as response:
+                if response.status == 200:
                     yield response
                     return
                 location = response.get_redirect_location()
                 if not isinstance(location, str):
-                    # Of another host, the 4xx classes would give advice about the connection. Nor
-                    # is the body quoted, since it may repeat the URL.
-                    is_specific = status >= 500 or status == 429 or (ours and status >= 400)
-                    kind = None if is_specific else errors.FsmApiError
-                    raise refusal(response, token, kind, method="GET", path=self._what)
-            url = ""
-            with suppress(ValueError):  # it quotes the URL
-                target = location.encode("latin-1").decode()
-                joined = urljoin(parts.geturl(), target)  # raises if it is not valid
-                url = target if _PLAIN_URL.fullmatch(target) else joined
+                    raise self._error_for(response, is_service, token)
+            url = _redirect_url(parts, location)
             if not url:
                 raise errors.FsmPdfUrlError("it redirects to a URL that is not valid")
         raise errors.FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
@@ -133,39 +124,121 @@ class Download:
             problem = "is not encrypted: set the connection's allow_http to allow it"
             raise errors.FsmPdfUrlError(f"{parts.scheme}://{parts.netloc} {problem}")
 
+    def _is_service(self, parts: SplitResult) -> bool:
+        """Return whether a URL has the service's own scheme, host and port."""
+        base = self.transport.base
+        port = parts.port or DEFAULT_PORTS[parts.scheme]
+        base_port = base.port or DEFAULT_PORTS[base.scheme]
+        return parts.scheme == base.scheme and parts.hostname == base.hostname and port == base_port
+
+    def _send(
+        self, url: str, parts: SplitResult, is_service: bool, token: SecretStr
+    ) -> BaseHTTPResponse:
+        """Send one request. The token goes only to the service's own scheme, host and port."""
+        headers = dict(_HEADERS)
+        if is_service:
+            headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+            self.transport.throttle()
+        exchange = Exchange("GET", parts.geturl(), _target(url, parts), headers, limit=self._limit)
+        is_service_host = parts.hostname == self.transport.base.hostname
+        may_be_private = self.allow_private_addresses or is_service_host
+        return self.transport.send(
+            exchange, elsewhere=not is_service, public_only=not may_be_private
+        )
+
+    def _error_for(
+        self, response: BaseHTTPResponse, is_service: bool, token: SecretStr
+    ) -> errors.FsmApiError:
+        """Make the error for a response without a file.
+
+        Of another host, the 4xx classes would give advice about the connection. Nor is the body
+        quoted, since it may repeat the URL.
+        """
+        status = response.status
+        error_class = errors.FsmApiError
+        if status >= 500 or status == 429 or (is_service and status >= 400):
+            error_class = errors.error_class_for(status)
+        return error_for(response, token, error_class, method="GET", path=self._name)
+
     def _chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:
-        too_large = errors.FsmPdfError(f"it is larger than max_bytes, {self.max_bytes:,}")
+        """Yield the chunks of the file.
+
+        :raises errors.FsmError: before the first chunk, if it does not begin as a PDF; after the
+            last, if it may be incomplete.
+        """
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and int(length) > self.max_bytes:
-            raise too_large
-        next_chunk = partial(self._next_chunk, response)
-        received, head, tail = 0, b"", b""
-        while len(head) < ENDS and (chunk := next_chunk()):
-            head += chunk
+            raise self._too_large()
+        head = self._read_head(response)
         if b"%PDF-" not in head[:ENDS]:
             kind = printable(response.headers.get("Content-Type", "no type")[:60])
             raise errors.FsmNotPdfError(
                 f"the response is not a PDF, its first bytes are not %PDF- ({kind})"
             )
-        for chunk in chain([head], iter(next_chunk, b"")):
+        received = 0
+        tail = b""
+        remaining = iter(partial(self._next_chunk, response), b"")
+        for chunk in chain([head], remaining):
             received += len(chunk)
             if received > self.max_bytes:
-                raise too_large
+                raise self._too_large()
             tail = (tail + chunk)[-ENDS:]
             yield chunk
-        if b"%%EOF" in tail:
-            return
-        # HTTP's framing may show beyond doubt that it is complete; but a length may be too short,
-        # and a file may have been cut off before it was compressed.
-        missing = f"{received:,} bytes without %%EOF at the end"
-        is_chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
-        if not is_chunked or "Content-Encoding" in response.headers:
-            raise errors.FsmResponseError(f"no complete response arrived: {missing}")
-        if received < ENDS:
-            raise errors.FsmNotPdfError(f"the response is not a PDF: {missing}")
+        if b"%%EOF" not in tail:
+            _check_complete_without_end(response, received)
+
+    def _too_large(self) -> errors.FsmPdfError:
+        return errors.FsmPdfError(f"it is larger than max_bytes, {self.max_bytes:,}")
+
+    def _read_head(self, response: BaseHTTPResponse) -> bytes:
+        """Read at least the first ``ENDS`` bytes of a file, or all of a shorter one."""
+        head = b""
+        while len(head) < ENDS:
+            chunk = self._next_chunk(response)
+            if not chunk:
+                break
+            head += chunk
+        return head
 
     def _next_chunk(self, response: BaseHTTPResponse) -> bytes:
         try:
-            return response.read(2**16, decode_content=True)
+            return response.read(_CHUNK, decode_content=True)
         except UNREADABLE as error:
             raise self.transport.incomplete_response(error) from None
+
+
+def _target(url: str, parts: SplitResult) -> str:
+    """Return the path and query to send: those of a plain URL as they are written there."""
+    plain = _PLAIN_URL.fullmatch(url)
+    if plain:
+        target = plain[1]
+    elif parts.query:
+        target = f"{parts.path}?{parts.query}"
+    else:
+        target = parts.path
+    return target if target.startswith("/") else f"/{target}"
+
+
+def _redirect_url(parts: SplitResult, location: str) -> str:
+    """Return the URL that a redirect leads to; an empty text if it is not valid."""
+    try:
+        target = location.encode("latin-1").decode()
+        joined = urljoin(parts.geturl(), target)
+    except ValueError:  # it quotes the URL
+        return ""
+    return target if _PLAIN_URL.fullmatch(target) else joined
+
+
+def _check_complete_without_end(response: BaseHTTPResponse, received: int) -> None:
+    """Check a file without %%EOF at its end: HTTP's chunks may show that it is complete.
+
+    A length does not, as it may be too short. Nor do chunks of a file that is compressed, as it may
+    have been cut off before that.
+    """
+    missing = f"{received:,} bytes without %%EOF at the end"
+    is_chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
+    is_compressed = "Content-Encoding" in response.headers
+    if not is_chunked or is_compressed:
+        raise errors.FsmResponseError(f"no complete response arrived: {missing}")
+    if received < ENDS:
+        raise errors.FsmNotPdfError(f"the response is not a PDF: {missing}")

@@ -1,5 +1,6 @@
-"""The errors of this package. Their fields are JSON values; none has the token, a secret or a
-signed URL.
+"""The errors of this package.
+
+Their fields are JSON values. None has the token, a secret or a signed URL.
 """
 
 from __future__ import annotations
@@ -8,6 +9,35 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
+
+__all__ = [
+    "FsmApiError",
+    "FsmBadRequestError",
+    "FsmConflictError",
+    "FsmConnectionEditedError",
+    "FsmConnectionError",
+    "FsmDownloadTimeoutError",
+    "FsmError",
+    "FsmForbiddenError",
+    "FsmInputError",
+    "FsmNotFoundError",
+    "FsmNotPdfError",
+    "FsmNotSentError",
+    "FsmPaginationError",
+    "FsmPdfError",
+    "FsmPdfUrlError",
+    "FsmRateLimitedError",
+    "FsmRedirectError",
+    "FsmRefusedError",
+    "FsmRegistrationError",
+    "FsmRepeatableWriteError",
+    "FsmResponseError",
+    "FsmServerError",
+    "FsmStorageError",
+    "FsmUnauthorisedError",
+    "FsmUncertainWriteError",
+    "FsmUnprocessableEntityError",
+]
 
 
 @dataclass(eq=False)
@@ -20,6 +50,7 @@ class FsmError(Exception):
     """Whether the write may have taken effect nevertheless."""
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Let pickle make the error of its fields, where it would give them by position."""
         return partial(type(self), **asdict(self)), ()
 
 
@@ -119,15 +150,18 @@ class FsmUncertainWriteError(FsmError):
     command: str = ""
 
     def __str__(self) -> str:
-        subject = ", ".join(f"{name} {value!r}" for name, value in self.subject.items())
-        said = f"; it said: {self.body_excerpt}" if self.body_excerpt else ""
-        ways = "(--job-id N, --not-created, or --done for what is no job)"
-        record = f" Then record what you found {ways}: {self.command}" if self.command else ""
-        return (
-            f"{self.method} {self.path} may or may not have taken effect: {self.reason}{said}. "
-            f"It was attempted at {self.attempted_at}{f', with {subject}' if subject else ''}, and "
-            f"{self.advice}.{record}"
-        )
+        effect = f"{self.method} {self.path} may or may not have taken effect: {self.reason}"
+        if self.body_excerpt:
+            effect += f"; it said: {self.body_excerpt}"
+        attempt = f"It was attempted at {self.attempted_at}"
+        if self.subject:
+            subject = ", ".join(f"{name} {value!r}" for name, value in self.subject.items())
+            attempt += f", with {subject}"
+        text = f"{effect}. {attempt}, and {self.advice}."
+        if self.command:
+            ways = "(--job-id N, --not-created, or --done for what is no job)"
+            text += f" Then record what you found {ways}: {self.command}"
+        return text
 
 
 class FsmRepeatableWriteError(FsmUncertainWriteError):
@@ -139,9 +173,9 @@ class FsmRepeatableWriteError(FsmUncertainWriteError):
 
 @dataclass(eq=False)
 class FsmApiError(FsmError):
-    """The service returned an HTTP status that is not a success; path and URL are without the
-    query.
+    """The service returned an HTTP status that is not a success.
 
+    :param path: without the query; likewise ``url``.
     :param body_excerpt: the start of the body, without the token; may be empty.
     :param retry_after: seconds that the service asks to wait.
     :param request_id: the service's identifier of the request, if it sends one.
@@ -160,17 +194,19 @@ class FsmApiError(FsmError):
     connection: str = ""
 
     def __str__(self) -> str:
-        parts = (
-            f"{self.method} {self.path} returned HTTP {self.status}",
-            self.hint,
-            f"connection '{self.connection}'"
-            if self.connection and self.status in (401, 403, 404)
-            else "",
-            "" if self.retry_after is None else f"the service asks to wait {self.retry_after:g} s",
-            self.request_id and f"request id {self.request_id}",
-            self.body_excerpt and f"it said: {self.body_excerpt}",
-        )
-        return "; ".join(filter(None, parts))
+        parts = [f"{self.method} {self.path} returned HTTP {self.status}"]
+        if self.hint:
+            parts.append(self.hint)
+        may_be_wrongly_connected = self.status in (401, 403, 404)
+        if self.connection and may_be_wrongly_connected:
+            parts.append(f"connection '{self.connection}'")
+        if self.retry_after is not None:
+            parts.append(f"the service asks to wait {self.retry_after:g} s")
+        if self.request_id:
+            parts.append(f"request id {self.request_id}")
+        if self.body_excerpt:
+            parts.append(f"it said: {self.body_excerpt}")
+        return "; ".join(parts)
 
 
 class FsmRedirectError(FsmApiError):
@@ -194,8 +230,9 @@ class FsmUnauthorisedError(_PermanentApiError):
 
 
 class FsmConnectionEditedError(FsmUnauthorisedError):
-    """401 Unauthorised, and the connection leads to another service by now. Another attempt goes
-    there.
+    """401 Unauthorised, and the connection leads to another service by now.
+
+    Another attempt goes there.
     """
 
     permanent = False
@@ -212,9 +249,9 @@ class FsmNotFoundError(_PermanentApiError):
     """404 Not found."""
 
     def __str__(self) -> str:
-        at = f" at {self.url}" if self.url else ""
+        nothing = f"there is nothing at {self.url}" if self.url else "there is nothing"
         check = "check the identifier in the path, and the base path in the connection's host"
-        return f"{super().__str__()}; there is nothing{at}: {check}"
+        return f"{super().__str__()}; {nothing}: {check}"
 
 
 class FsmConflictError(_PermanentApiError):
@@ -235,7 +272,7 @@ class FsmServerError(FsmApiError):
     """5xx."""
 
 
-_BY_STATUS: Mapping[int, type[FsmApiError]] = {
+_CLASSES: Mapping[int, type[FsmApiError]] = {
     400: FsmBadRequestError,
     401: FsmUnauthorisedError,
     403: FsmForbiddenError,
@@ -246,17 +283,18 @@ _BY_STATUS: Mapping[int, type[FsmApiError]] = {
 }
 
 
+_TIMEOUTS = (408, 444, 460, 499)
+"""Of a server or load balancer, whose backend may have carried on."""
+
+
 def is_refusal(status: int) -> bool:
     """Return whether an HTTP status means that the request was not carried out."""
-    # 408, 444, 460 and 499 are timeouts of a server or load balancer, whose backend may have
-    # carried on.
-    return 400 <= status < 500 and status not in (408, 444, 460, 499)
+    return 400 <= status < 500 and status not in _TIMEOUTS
 
 
 def error_class_for(status: int) -> type[FsmApiError]:
     if status >= 500:
         return FsmServerError
-    return FsmRedirectError if 300 <= status < 400 else _BY_STATUS.get(status, FsmApiError)
-
-
-__all__ = [name for name in globals() if name.startswith("Fsm")]
+    if 300 <= status < 400:
+        return FsmRedirectError
+    return _CLASSES.get(status, FsmApiError)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Metrics:
-    """Takes counts and durations, and drops them; those of Airflow are in ``fsm_provider.metrics``."""
+    """Takes counts and durations, and drops them. A subclass sends them to Airflow."""
 
     def incr(self, name: str, count: int = 1, **tags: str) -> None:
         """Add to a counter; ``name`` is without the prefix ``fsm.``."""

@@ -13,7 +13,7 @@ from datetime import datetime, tzinfo
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json, to_json
+from pydantic_core import ErrorDetails, from_json, to_json
 
 from fsm_provider.api.errors import FsmResponseError
 from fsm_provider.api.models import Page, Record, RecordT, wire_name
@@ -22,6 +22,7 @@ from fsm_provider.api.validation import SURROGATE
 logger: logging.Logger = logging.getLogger(__name__)
 
 Path = tuple[str | int, ...]
+"""Where a value is in parsed JSON: names of fields and indexes of lists, from the outermost on."""
 _DATE_TIME = TypeAdapter(datetime)
 _logged: set[Hashable] = set()
 
@@ -63,28 +64,39 @@ def parse_json(body: bytes) -> Any:
         return from_json(body, cache_strings="keys", allow_inf_nan=False)
     except ValueError as error:
         problem = str(error)
-    with suppress(
-        ValueError, RecursionError
-    ):  # with a BOM, control characters, surrogates, NaN or Infinity
-        text = body.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
-        text = SURROGATE.sub(
-            "\ufffd", json.dumps(json.loads(text, strict=False), ensure_ascii=False)
-        )
-        value = from_json(to_json(from_json(text), inf_nan_mode="null"))
-        replaced = "invalid text was replaced by U+FFFD, NaN and infinite numbers by null"
+    with suppress(ValueError, RecursionError):
+        value = _parse_invalid_json(body)
         warn_once(
-            logger, "invalid JSON", f"the service sent invalid JSON (%s): {replaced}", problem
+            logger,
+            "invalid JSON",
+            "the service sent invalid JSON (%s): "
+            "invalid text was replaced by U+FFFD, NaN and infinite numbers by null",
+            problem,
         )
         return value
     # Not inside except: the error before it holds the body.
     raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON: {problem}")
 
 
+def _parse_invalid_json(body: bytes) -> Any:
+    """Parse JSON that has a BOM, control characters, surrogates, NaN or Infinity."""
+    text = body.decode("utf-8-sig", "replace").replace("\0", "\ufffd")
+    rewritten = json.dumps(json.loads(text, strict=False), ensure_ascii=False)
+    without_surrogates = SURROGATE.sub("\ufffd", rewritten)
+    without_infinity = to_json(from_json(without_surrogates), inf_nan_mode="null")
+    return from_json(without_infinity)
+
+
 def parse_record(
     raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str = "the body"
 ) -> RecordT:
-    """Build one record from parsed JSON, which is modified; ``where`` is its position, for
-    messages.
+    """Build one record from parsed JSON, which is modified.
+
+    What the model does not accept is taken out of the JSON and set on the record, as received. A
+    time without a zone gets ``timezone``.
+
+    :param where: the JSON's position, for messages.
+    :raises FsmResponseError: if it is no object, or lacks a required field.
     """
     set_aside: dict[Path, Any] = {}
     while True:
@@ -92,51 +104,81 @@ def parse_record(
             record = model.model_validate(raw, context={"timezone": timezone})
             break
         except ValidationError as error:
-            outermost_first = sorted(error.errors(), key=lambda detail: len(detail["loc"]))
+            problems = error.errors()
         # Not inside except: the error holds the record.
-        for detail in outermost_first:
-            loc = detail["loc"]
-            if not loc:
-                raise FsmResponseError(f"{where} is not an object")
-            required = [
-                wire_name(name) for name, field in model.model_fields.items() if field.is_required()
-            ]
-            if loc[0] in required:
-                raise FsmResponseError(f"{where} has no usable '{loc[0]}': {detail['msg']}")
-            if any(loc[: len(path)] == path for path in set_aside):
+        problems.sort(key=_depth)  # outermost first: what is set aside takes along what is in it
+        for problem in problems:
+            _check_usable(problem, model, where)
+            location = problem["loc"]
+            if any(location[: len(path)] == path for path in set_aside):
                 continue
-            holder, path = _innermost_field(raw, loc)
-            if detail["type"] == "timezone_aware":
+            holder, path = _innermost_field(raw, location)
+            if problem["type"] == "timezone_aware":
                 time = _DATE_TIME.validate_python(holder[path[-1]])
                 holder[path[-1]] = time.replace(tzinfo=timezone)
             else:
                 set_aside[path] = holder.pop(path[-1])
-                kind = model.__name__.partition("[")[0]
-                field = ".".join(step for step in path if isinstance(step, str))
-                message = "%s.%s has an unexpected value (%s, of type %s) and is kept as received"
-                what = kind, field, detail["type"], type(detail["input"]).__name__
-                warn_once(logger, what[:2], message, *what)
+                _warn_of_value(problem, path, model)
     for path, value in set_aside.items():
-        parent: Any = record
-        for step in path[:-1]:
-            parent = (
-                parent[step] if isinstance(step, int) else getattr(parent, _attribute(parent, step))
-            )
-        setattr(parent, _attribute(parent, path[-1]), value)
+        _set_as_received(record, path, value)
     return record
 
 
-def _innermost_field(raw: Any, loc: Path) -> tuple[Any, Path]:
-    """Return the object that holds the innermost field on the way to ``loc``, and the field's path."""
-    holder, field, value = raw, loc[:1], raw
-    for depth, step in enumerate(loc, start=1):
+def _depth(problem: ErrorDetails) -> int:
+    return len(problem["loc"])
+
+
+def _check_usable(problem: ErrorDetails, model: type[Record], where: str) -> None:
+    """Raise an FsmResponseError if there is no record without what is wrong."""
+    location = problem["loc"]
+    if not location:
+        raise FsmResponseError(f"{where} is not an object")
+    for attribute, field in model.model_fields.items():
+        name = wire_name(attribute)
+        if field.is_required() and location[0] == name:
+            raise FsmResponseError(f"{where} has no usable '{name}': {problem['msg']}")
+
+
+def _warn_of_value(problem: ErrorDetails, path: Path, model: type[Record]) -> None:
+    kind = model.__name__.partition("[")[0]
+    field = ".".join(step for step in path if isinstance(step, str))
+    warn_once(
+        logger,
+        (kind, field),
+        "%s.%s has an unexpected value (%s, of type %s) and is kept as received",
+        kind,
+        field,
+        problem["type"],
+        type(problem["input"]).__name__,
+    )
+
+
+def _innermost_field(raw: Any, location: Path) -> tuple[Any, Path]:
+    """Return the innermost field on the way to ``location``: the object it is in, and its path."""
+    holder = raw
+    field = location[:1]
+    value = raw
+    for depth, step in enumerate(location, start=1):
         if isinstance(value, dict) and step in value:
-            holder, field = value, loc[:depth]
-        elif not (isinstance(value, list) and isinstance(step, int)):
+            holder = value
+            field = location[:depth]
+        elif not isinstance(value, list) or not isinstance(step, int):
             break
         value = value[step]
     return holder, field
 
 
+def _set_as_received(record: Record, path: Path, value: Any) -> None:
+    *steps, last = path
+    parent: Any = record
+    for step in steps:
+        if isinstance(step, int):
+            parent = parent[step]
+        else:
+            parent = getattr(parent, _attribute(parent, step))
+    setattr(parent, _attribute(parent, last), value)
+
+
 def _attribute(record: Record, alias: str | int) -> str:
+    """Return the attribute of a record that has a name of the service."""
     return next(name for name in type(record).model_fields if wire_name(name) == alias)

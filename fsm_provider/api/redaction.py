@@ -26,61 +26,70 @@ _REQUEST_ID = re.compile(r"(request|correlation|trace)-?id", re.IGNORECASE)
 
 
 def excerpt(body: bytes, token: str, confidential: Iterable[str] = ()) -> str:
-    """Return the start of a response's body.
+    """Return the start of a response's body, without secrets.
 
     :param confidential: further texts to leave out, of a request whose response holds a secret: if
         the body may contain one in some other notation, nothing is returned.
     """
-    text = hide(
-        " ".join(body.decode(errors="replace").replace("\0", "").split()), token, *confidential
-    )
-    if confidential and _MAY_BE_SECRET.search(_SECRET.sub("", text)):
+    text = body.decode(errors="replace").replace("\0", "")
+    on_one_line = " ".join(text.split())
+    hidden = hide(on_one_line, token, *confidential)
+    if confidential and _MAY_BE_SECRET.search(_SECRET.sub("", hidden)):
         return ""
-    return printable(_SECRET.sub(r"\1***", text)[:EXCERPT_LENGTH])[:EXCERPT_LENGTH]
+    start = _SECRET.sub(r"\1***", hidden)[:EXCERPT_LENGTH]
+    return printable(start)[:EXCERPT_LENGTH]
 
 
 def hide(text: str, *secrets: str) -> str:
     """Replace secrets, also as JSON, URLs and HTML write them."""
     for secret in secrets:
-        if secret in text or "\\" in text or "%" in text or "&" in text:
-            text = _written(secret).sub("***", text)
+        may_be_encoded = "\\" in text or "%" in text or "&" in text
+        if secret in text or may_be_encoded:
+            text = _pattern_for(secret).sub("***", text)
     return text
 
 
 @lru_cache(maxsize=64)
-def _written(secret: str) -> re.Pattern[str]:
-    """Match a secret, each character as it is, or as JSON (also inside JSON), a URL or HTML writes
-    it.
-    """
-    pattern = ""
-    for character in secret:
-        in_url, code = "".join(f"%{byte:02x}" for byte in character.encode()), ord(character)
-        named = "".join(
-            f"|&{name}" for name, text in html5.items() if text == character and name[-1] == ";"
-        )
-        others = rf"\\{{1,15}}u{code:04x}|{in_url}|&#0*{code};|&#x0*{code:x};{named}"
-        pattern += rf"(?:\\{{0,15}}{re.escape(character)}|(?i:{others}))"
-    return re.compile(pattern)
+def _pattern_for(secret: str) -> re.Pattern[str]:
+    return re.compile("".join(map(_pattern_for_character, secret)))
 
 
-def hide_in(values: Any, *secrets: str) -> Any:
-    """Replace secrets in all texts of JSON values, names among them."""
+def _pattern_for_character(character: str) -> str:
+    """Match a character as it is, or as JSON (also inside JSON), a URL or HTML writes it."""
+    code = ord(character)
+    in_url = "".join(f"%{byte:02x}" for byte in character.encode())
+    encoded = [rf"\\{{1,15}}u{code:04x}", in_url, f"&#0*{code};", f"&#x0*{code:x};"]
+    for name, text in html5.items():
+        if text == character and name.endswith(";"):
+            encoded.append(f"&{name}")
+    return rf"(?:\\{{0,15}}{re.escape(character)}|(?i:{'|'.join(encoded)}))"
 
-    def hidden(value: Any) -> Any:
-        if isinstance(value, str):
-            return hide(value, *secrets)
-        if isinstance(value, dict):
-            return {hide(str(name), *secrets): hidden(one) for name, one in value.items()}
-        return [hidden(one) for one in value] if isinstance(value, list) else value
 
-    return hidden(values)
+def hide_in(value: Any, *secrets: str) -> Any:
+    """Replace secrets in all texts of a JSON value, names among them."""
+    if isinstance(value, str):
+        return hide(value, *secrets)
+    if isinstance(value, list):
+        return [hide_in(element, *secrets) for element in value]
+    if isinstance(value, dict):
+        return {
+            hide(str(name), *secrets): hide_in(member, *secrets) for name, member in value.items()
+        }
+    return value
 
 
 def request_id_in(headers: Mapping[str, str], token: str) -> str | None:
-    found = (value for name, value in headers.items() if _REQUEST_ID.search(name))
-    return printable(hide(next(found, ""), token))[:EXCERPT_LENGTH] or None
+    """Return the service's identifier of a request; None if no header has one."""
+    for name, value in headers.items():
+        if _REQUEST_ID.search(name):
+            return printable(hide(value, token))[:EXCERPT_LENGTH] or None
+    return None
 
 
 def printable(text: str) -> str:
     """Escape what would leave the line, change its direction or steer a terminal."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return "".join(map(_printable_character, text))
+
+
+def _printable_character(character: str) -> str:
+    return character if character.isprintable() else repr(character)[1:-1]

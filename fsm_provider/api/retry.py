@@ -17,38 +17,51 @@ REPEATABLE = (
     | errors.FsmResponseError
     | errors.FsmServerError
 )
-
+"""Errors after which the same request may succeed."""
 
 BASE = 0.5
-"""Seconds up to which the first delay is drawn: clients should not retry together. It doubles each
-time.
+"""Seconds up to which the first delay is drawn; it doubles each time.
+
+It is drawn because clients should not retry together.
 """
-RATE_LIMITED_BASE = 10.0  # after a 429 without Retry-After: rate limits count by the minute
-CAP = 30.0  # of this backoff; Retry-After may ask for more
-BUDGET = 120.0  # for all delays of one request
+RATE_LIMITED_BASE = 10.0
+"""``BASE`` after a 429 without Retry-After: rate limits count by the minute."""
+CAP = 30.0
+"""Seconds up to which any delay is drawn; Retry-After may ask for more."""
+BUDGET = 120.0
+"""Seconds for all delays of one request."""
 
 
 @dataclass(eq=False)
 class RetryState:
+    """The retries of one request.
+
+    Who sends the request makes one for it, and asks for a delay after each error.
+    """
+
     max_retries: int
-    made: int = 0
+    retries: int = 0
     waited: float = 0.0
 
     def delay_after(self, error: errors.FsmError) -> float:
-        """Return the seconds to wait before the next attempt; raise ``error`` if there is to be
-        none.
-        """
-        self.made += 1
-        asked = error.retry_after if isinstance(error, errors.FsmApiError) else None
-        is_rate_limited = asked is None and isinstance(error, errors.FsmRateLimitedError)
-        bound = min(
-            CAP, (RATE_LIMITED_BASE if is_rate_limited else BASE) * 2.0 ** min(self.made - 1, 60)
-        )
-        delay = max(asked or 0.0, bound * random.random())  # noqa: S311
-        may_repeat = isinstance(error, REPEATABLE) and self.made <= self.max_retries
-        if not may_repeat or self.waited + delay > BUDGET:
+        """Return the seconds to wait before the next attempt; raise ``error`` if there is none."""
+        if not isinstance(error, REPEATABLE) or self.retries >= self.max_retries:
             raise error
+        delay = self._draw_delay(error)
+        if self.waited + delay > BUDGET:
+            raise error
+        self.retries += 1
         self.waited += delay
         message = "%s; trying again in %.1f s (retry %s of %s)"
-        logger.warning(message, error, delay, self.made, self.max_retries)
+        logger.warning(message, error, delay, self.retries, self.max_retries)
         return delay
+
+    def _draw_delay(self, error: errors.FsmError) -> float:
+        retry_after = error.retry_after if isinstance(error, errors.FsmApiError) else None
+        base = BASE
+        if retry_after is None and isinstance(error, errors.FsmRateLimitedError):
+            base = RATE_LIMITED_BASE
+        doublings = min(self.retries, 60)  # more would not fit into a float
+        longest = min(CAP, base * 2.0**doublings)
+        drawn = longest * random.random()  # noqa: S311
+        return max(retry_after or 0.0, drawn)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
@@ -31,6 +30,7 @@ from fsm_provider.api.connections import (
     Connection,
     Exchange,
     PublicConnection,
+    before_path,
     connection_class,
     current,
     root_cause,
@@ -48,219 +48,308 @@ _HEADERS = {
     "Accept-Encoding": "gzip, deflate",
     "User-Agent": USER_AGENT,
 }
-_OPTIONS: Any = {"retries": False, "redirect": False, "assert_same_host": False}
-_OPTIONS |= {"preload_content": False, "decode_content": False}
-_QUOTING = (
-    BadStatusLine,
-    UnknownProtocol,
-    InvalidChunkLength,
-    InvalidHeader,
-)  # they quote the response
-# Of a body; the last three are of one whose length is negative, or larger than any memory.
+_QUOTING = (BadStatusLine, UnknownProtocol, InvalidChunkLength, InvalidHeader)
+"""Exceptions whose texts quote the response."""
 UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
+"""What urllib3 raises where no response arrives, or not all of its body.
+
+The last three are for a body whose length is negative, or larger than any memory.
+"""
 MAX_ERROR_BODY = 2**20  # bytes, decoded: more are not read
+_CHUNK = 2**16  # bytes, decoded, that are read at once
 
 
 class Transport:
-    """Kept-alive connections to one service, which ``throttle`` waits for, and to other hosts it
-    names.
+    """Sends requests over connections that are kept alive: to one service, and to hosts it names.
+
+    A client makes one, and its threads share it. The first request of a process makes the pools of
+    connections, and so does the first one after a fork, since the connections there are those of
+    the parent. After ``close``, another request makes new ones.
+
+    :param throttle: waits until a request to the service may begin.
+    :ivar base: the service's base URL, its host as it is sent.
     """
 
     def __init__(self, settings: Settings, metrics: Metrics, throttle: Callable[[], None]) -> None:
-        self.base: SplitResult = as_sent(
-            settings.base_url, errors.FsmInputError("host: is not a valid URL")
-        )
+        base = split_as_sent(settings.base_url)
+        if base is None:
+            raise errors.FsmInputError("host: is not a valid URL")
+        self.base: SplitResult = base
         self.throttle = throttle
         self._settings = settings
         self._metrics = metrics
-        with requests.Session() as session:
-            verify = session.merge_environment_settings(
-                *(settings.base_url, {}, True, settings.ca_bundle or settings.verify_ssl, None)
-            )["verify"]
-        self._verify = DEFAULT_CA_BUNDLE_PATH if verify is True else verify
+        self._verify = _certificates_for(settings)
         self._timeout = Timeout(connect=settings.timeout, read=settings.timeout)
-        self._process = 0
-        self._adapters: list[HTTPAdapter] = []
-        self._pool: HTTPConnectionPool | None = None
+        self._process = 0  # the one whose pools these are
+        self._adapters: dict[type[Connection], HTTPAdapter] = {}
+        self._service_pool: HTTPConnectionPool | None = None
 
     def close(self) -> None:
-        self._process, self._pool = 0, None
-        for adapter in self._adapters:
+        self._process = 0
+        self._service_pool = None
+        for adapter in self._adapters.values():
             adapter.close()
 
     def request(
         self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr
     ) -> ResultT:
+        """Send a request once; return what ``read`` makes of the body of a success.
+
+        :raises errors.FsmUncertainWriteError: if a write may have taken effect nevertheless; any
+            other FsmError: it has not.
+        """
         if call.limit is None:
             self.throttle()
-        attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
         exchange = self._prepare(call, token)
+        if exchange.is_write:
+            return self._request_write(call, exchange, read, token)
         try:
-            with self.send(exchange) as response:
-                body = self._body_of(response)
-            if not 200 <= response.status < 300:
-                said = excerpt(body, token.get_secret_value(), call.confidential)
-                url, conn_id = f"{self._settings.base_url}{call.path}", self._settings._connection
-                about = {"body_excerpt": said, "url": url, "connection": conn_id}
-                raise refusal(response, token, None, method=call.method, path=call.path, **about)
-            result = read(_in_utf8(body, response.headers.get("Content-Type", "")))
-        except errors.FsmApiError as error:
-            if not exchange.is_write or errors.is_refusal(error.status):
-                raise
-            reason, said = str(replace(error, body_excerpt="")), error.body_excerpt
+            return self._send_and_read(call, exchange, read, token)
         except errors.FsmResponseError as error:
-            if not exchange.is_write:
-                raise errors.FsmResponseError(f"{call.method} {call.path}: {error}") from None
+            raise errors.FsmResponseError(f"{call.method} {call.path}: {error}") from None
+
+    def _request_write(
+        self,
+        call: ApiRequest,
+        exchange: Exchange,
+        read: Callable[[bytes], ResultT],
+        token: SecretStr,
+    ) -> ResultT:
+        """Send a write. Unless its response is a success or a refusal, it may have taken effect."""
+        attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
+        try:
+            return self._send_and_read(call, exchange, read, token)
+        except errors.FsmApiError as error:
+            if errors.is_refusal(error.status):
+                raise
+            reason = str(replace(error, body_excerpt=""))
+            body_excerpt = error.body_excerpt
+        except errors.FsmResponseError as error:
             reason = str(error)
-        else:
-            exchange.is_confirmed = True
-            return result
+            body_excerpt = ""
         raise errors.FsmUncertainWriteError(
-            call.method, call.path, reason, attempted_at, call.subject, said
+            call.method, call.path, reason, attempted_at, call.subject, body_excerpt
         )
 
+    def _send_and_read(
+        self,
+        call: ApiRequest,
+        exchange: Exchange,
+        read: Callable[[bytes], ResultT],
+        token: SecretStr,
+    ) -> ResultT:
+        """Return what ``read`` makes of a success, which confirms the exchange.
+
+        :raises errors.FsmApiError: for any other status.
+        :raises errors.FsmResponseError: if no complete and readable response arrives.
+        """
+        with self.send(exchange) as response:
+            body = self._body_of(response)
+        if not _is_success(response.status):
+            raise error_for(
+                response,
+                token,
+                errors.error_class_for(response.status),
+                method=call.method,
+                path=call.path,
+                body_excerpt=excerpt(body, token.get_secret_value(), call.confidential),
+                url=f"{self._settings.base_url}{call.path}",
+                connection=self._settings._connection,
+            )
+        result = read(_to_utf8(body, response.headers.get("Content-Type", "")))
+        exchange.is_confirmed = True
+        return result
+
     def _body_of(self, response: BaseHTTPResponse) -> bytes:
-        """Read the body; of an error, its start, and nothing if it is incomplete."""
-        succeeded = 200 <= response.status < 300
-        most = self._settings.max_response_mb * 2**20 if succeeded else MAX_ERROR_BODY
-        length = response.headers.get("Content-Length", "")
-        body = bytearray()
+        """Return the body of a success; of an error, its start, or nothing if it is incomplete."""
+        is_success = _is_success(response.status)
+        max_bytes = self._settings.max_response_mb * 2**20 if is_success else MAX_ERROR_BODY
         try:
-            if (
-                "Content-Encoding" not in response.headers
-                and length.isdecimal()
-                and int(length) <= most
-            ):
-                return response.read()
-            while len(body) <= most and (chunk := response.read(2**16, decode_content=True)):
-                body += chunk
+            body = _read_body(response, max_bytes)
         except UNREADABLE as error:
-            if succeeded:
+            if is_success:
                 raise self.incomplete_response(error) from None
             return b""
-        if succeeded and len(body) > most:
-            large = f"larger than {most // 2**20} MiB, its max_response_mb"
-            raise errors.FsmResponseError(f"the response is {large}")
-        return bytes(body)
+        if is_success and len(body) > max_bytes:
+            limit = f"{max_bytes // 2**20} MiB, its max_response_mb"
+            raise errors.FsmResponseError(f"the response is larger than {limit}")
+        return body
 
     def send(
         self, exchange: Exchange, *, elsewhere: bool = False, public_only: bool = False
     ) -> BaseHTTPResponse:
-        """Send once and return the response, its body unread; ``elsewhere``: not on the service's
-        host.
+        """Send once, and return the response, its body unread.
+
+        :param elsewhere: to another place than the service's own scheme, host and port.
+        :param public_only: refuse a host whose address is not public.
         """
-        if self._process != os.getpid():  # after a fork, the connections are those of the parent
-            self._adapters = [HTTPAdapter(pool_maxsize=64) for _ in (False, True)]
-            self._pool = None
-            self._process = os.getpid()
+        if self._process != os.getpid():
+            self._make_pools()
         if exchange.limit:
             exchange.limit.start()
-        status, token = "none", current.set(exchange)
+        status = "none"
+        reset_to = current.set(exchange)
         try:
             if elsewhere:
                 pool = self._pool_for(exchange.url, public_only)
-            else:  # looked up once: it takes a tenth of a POST's time
-                pool = self._pool = self._pool or self._pool_for(exchange.url)
-            what = exchange.method, exchange.url, exchange.body, exchange.headers
-            response: BaseHTTPResponse = pool.urlopen(*what, timeout=self._timeout, **_OPTIONS)
+            else:
+                pool = self._pool_for_service(exchange.url)
+            response = pool.urlopen(
+                exchange.method,
+                exchange.url,
+                exchange.body,
+                exchange.headers,
+                timeout=self._timeout,
+                retries=False,
+                redirect=False,
+                assert_same_host=False,
+                preload_content=False,
+                decode_content=False,
+            )
             status = str(response.status)
             return response
         except UNREADABLE as error:
-            origin, failure = root_cause(error), self.incomplete_response(error)
+            cause = root_cause(error)
         finally:
-            current.reset(token)
+            current.reset(reset_to)
             self._metrics.incr("requests", method=exchange.method, status=status)
         # Not inside except: urllib3's error holds the token and the URL.
+        raise self._error_without_response(exchange, cause)
+
+    def _error_without_response(self, exchange: Exchange, cause: BaseException) -> errors.FsmError:
+        """Make the error for a request without a response: its class says whether it was sent."""
         if exchange.began_at:
-            raise failure
-        if isinstance(origin, UnicodeError | LocationParseError):  # their texts quote the input
-            raise errors.FsmInputError(
+            return self.incomplete_response(cause)
+        if isinstance(cause, UnicodeError | LocationParseError):  # their texts quote the input
+            return errors.FsmInputError(
                 "the request, or the proxy's URL, user or password, is not valid HTTP"
             )
-        host = "/".join(exchange.url.split("/", 3)[:3])
-        hint = "; does the host speak http?" if "WRONG_VERSION_NUMBER" in str(origin) else ""
-        raise errors.FsmConnectionError(f"{host} was not reached: {origin}{hint}")
+        hint = "; does the host speak http?" if "WRONG_VERSION_NUMBER" in str(cause) else ""
+        host = before_path(exchange.url)
+        return errors.FsmConnectionError(f"{host} was not reached: {cause}{hint}")
 
-    def _pool_for(self, url: str, public_only: bool = False) -> HTTPConnectionPool:
-        """Look up the connections to a host, or to its proxy, which then decides what can be
-        reached.
-        """
+    def _make_pools(self) -> None:
+        """Make pools of connections; after a fork, those that are there are the parent's."""
+        self._adapters = {
+            Connection: HTTPAdapter(pool_maxsize=64),
+            PublicConnection: HTTPAdapter(pool_maxsize=64),
+        }
+        self._service_pool = None
+        self._process = os.getpid()
+
+    def _pool_for_service(self, url: str) -> HTTPConnectionPool:
+        """Look up the connections to the service, once: it takes a tenth of a POST's time."""
+        pool = self._service_pool
+        if pool is None:
+            pool = self._pool_for(url, public_only=False)
+            self._service_pool = pool
+        return pool
+
+    def _pool_for(self, url: str, public_only: bool) -> HTTPConnectionPool:
+        """Look up the connections to a host, or to its proxy, which decides what can be reached."""
         parts = urlsplit(url)
         # Through a proxy, http to this machine would leave it in the clear.
         stays_here = parts.scheme == "http" and not is_readable_on_the_way(parts)
-        proxies: Any = {} if stays_here else get_environ_proxies(url)
+        proxies: dict[str, str] = {}
+        if not stays_here:
+            proxies = get_environ_proxies(url)
         request = requests.PreparedRequest()
         request.url = url
-        adapter = self._adapters[public_only]
+        adapter = self._adapters[PublicConnection if public_only else Connection]
         pool: Any = adapter.get_connection_with_tls_context(request, self._verify, proxies)
-        ours = PublicConnection if public_only and not select_proxy(url, proxies) else Connection
-        pool.ConnectionCls = connection_class(pool.ConnectionCls, ours)
+        checks_peer = public_only and not select_proxy(url, proxies)  # which would be the peer
+        pool.ConnectionCls = connection_class(
+            pool.ConnectionCls, PublicConnection if checks_peer else Connection
+        )
         return cast(HTTPConnectionPool, pool)
 
     def _prepare(self, call: ApiRequest, token: SecretStr) -> Exchange:
-        given = {**_HEADERS, **parse_headers("headers", call.headers)}
-        headers = CaseInsensitiveDict(given, Authorization=f"Bearer {token.get_secret_value()}")
-        items = parse_params("params", call.params).items()
-        try:
-            query = urlencode(
-                [(name, value) for name, value in items if value is not None], doseq=True
-            )
-        except (TypeError, ValueError) as error:
-            problem = f"cannot be written into a URL ({type(error).__name__})"
-            raise errors.FsmInputError(f"params: {problem}") from None
-        target = (
-            f"{self.base.path.rstrip('/')}{requote_uri(call.path)}{f'?{query}' if query else ''}"
-        )
-        body = None
-        if call.json is not None:
-            try:
-                body = dumps(call.json, allow_nan=False).encode()
-                if b"\\ud" in body:
-                    dumps(call.json, ensure_ascii=False).encode()
-            except (TypeError, ValueError, RecursionError) as error:
-                raise errors.FsmInputError(f"json: {error}") from None
+        """Make the exchange of a call: its URL, its headers with the token, and its body."""
+        headers = CaseInsensitiveDict({**_HEADERS, **parse_headers("headers", call.headers)})
+        headers["Authorization"] = f"Bearer {token.get_secret_value()}"
+        query = _encode_query(call.params)
+        body = _encode_json(call.json)
+        if body is not None:
             headers.setdefault("Content-Type", "application/json")
+        path = self.base.path.rstrip("/") + requote_uri(call.path)
+        target = f"{path}?{query}" if query else path
         url = f"{self.base.scheme}://{self.base.netloc}{target}"
         return Exchange(call.method, url, target, headers, body, call.limit)
 
     def incomplete_response(self, error: BaseException) -> errors.FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
-        origin = root_cause(error)
-        is_quoting = isinstance(origin, _QUOTING) and not isinstance(origin, RemoteDisconnected)
-        what = type(origin).__name__ + ("" if is_quoting else f": {origin}")
+        cause = root_cause(error)
+        reason = type(cause).__name__
+        quotes_response = isinstance(cause, _QUOTING) and not isinstance(cause, RemoteDisconnected)
+        if not quotes_response:
+            reason += f": {cause}"
         timeout = f"(timeout {self._settings.timeout:g} s)"
-        return errors.FsmResponseError(f"no complete response arrived: {what} {timeout}")
+        return errors.FsmResponseError(f"no complete response arrived: {reason} {timeout}")
 
 
-def as_sent(url: str, error: errors.FsmError) -> SplitResult:
-    """Split a URL, its host as it is sent; raise ``error`` if it is not valid, without quoting it."""
+def split_as_sent(url: str) -> SplitResult | None:
+    """Split a URL, its host as it is sent; return None if it is not valid."""
     request = requests.PreparedRequest()
-    with suppress(requests.RequestException, ValueError):
+    try:
         request.prepare_url(url, None)
         parts = urlsplit(str(request.url))
-        _ = parts.port
-        return parts
-    raise error
+        _ = parts.port  # raises ValueError if it is no port
+    except (requests.RequestException, ValueError):
+        return None
+    return parts
 
 
-def refusal(
+def error_for(
     response: BaseHTTPResponse,
     token: SecretStr,
-    kind: type[errors.FsmApiError] | None = None,
-    **what: str,
+    error_class: type[errors.FsmApiError],
+    **details: str,
 ) -> errors.FsmApiError:
-    """Make the error for a response that is not a success, by default of the class of its status."""
-    retry_after: Any = Retry()
-    try:
-        retry_after = min(retry_after.get_retry_after(response), 1e9)
-    except (TypeError, ValueError, OverflowError, InvalidHeader):  # it is absent or invalid
-        retry_after = None
-    request_id = request_id_in(response.headers, token.get_secret_value())
-    made = kind or errors.error_class_for(response.status)
-    return made(response.status, retry_after=retry_after, request_id=request_id, **what)
+    """Make the error for a response that is not a success.
+
+    :param details: further fields of the error, such as ``method`` and ``path``.
+    """
+    return error_class(
+        response.status,
+        retry_after=_retry_after(response),
+        request_id=request_id_in(response.headers, token.get_secret_value()),
+        **details,
+    )
 
 
-def _in_utf8(body: bytes, content_type: str) -> bytes:
+def _certificates_for(settings: Settings) -> bool | str:
+    """Return the path of the certificates to trust, False to trust any.
+
+    If the settings name none, the environment may, as for requests.
+    """
+    verify = settings.ca_bundle or settings.verify_ssl
+    with requests.Session() as session:
+        merged = session.merge_environment_settings(settings.base_url, {}, True, verify, None)
+    if merged["verify"] is True:
+        return DEFAULT_CA_BUNDLE_PATH
+    return cast(bool | str, merged["verify"])
+
+
+def _is_success(status: int) -> bool:
+    return 200 <= status < 300
+
+
+def _read_body(response: BaseHTTPResponse, max_bytes: int) -> bytes:
+    """Read a body, decoded, to its end, or until it is longer than ``max_bytes``."""
+    length = response.headers.get("Content-Length", "")
+    is_encoded = "Content-Encoding" in response.headers
+    if not is_encoded and length.isdecimal() and int(length) <= max_bytes:
+        return response.read()
+    body = bytearray()
+    while len(body) <= max_bytes:
+        chunk = response.read(_CHUNK, decode_content=True)
+        if not chunk:
+            break
+        body += chunk
+    return bytes(body)
+
+
+def _to_utf8(body: bytes, content_type: str) -> bytes:
     declared = _CHARSET.search(content_type)
     if declared is None or declared[1].lower() in ("utf-8", "utf8", "us-ascii"):
         return body
@@ -269,3 +358,37 @@ def _in_utf8(body: bytes, content_type: str) -> bytes:
     except (LookupError, UnicodeError):
         problem = f"is not in its declared charset, {printable(declared[1])}"
         raise errors.FsmResponseError(f"the body {problem}") from None
+
+
+def _retry_after(response: BaseHTTPResponse) -> float | None:
+    """Return the seconds that the service asks to wait; None if it does not, or not readably."""
+    try:
+        seconds = Retry().get_retry_after(response)
+    except (TypeError, ValueError, OverflowError, InvalidHeader):
+        return None
+    if seconds is None:
+        return None
+    return min(seconds, 1e9)
+
+
+def _encode_query(params: Any) -> str:
+    items = parse_params("params", params).items()
+    try:
+        return urlencode([(name, value) for name, value in items if value is not None], doseq=True)
+    except (TypeError, ValueError) as error:
+        problem = f"cannot be written into a URL ({type(error).__name__})"
+        raise errors.FsmInputError(f"params: {problem}") from None
+
+
+def _encode_json(value: Any) -> bytes | None:
+    """Return a value as JSON; None if there is none."""
+    if value is None:
+        return None
+    try:
+        body = dumps(value, allow_nan=False).encode()
+        may_have_surrogates = b"\\ud" in body
+        if may_have_surrogates:
+            dumps(value, ensure_ascii=False).encode()  # raises if one is unpaired
+    except (TypeError, ValueError, RecursionError) as error:
+        raise errors.FsmInputError(f"json: {error}") from None
+    return body

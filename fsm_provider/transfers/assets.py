@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fsm_provider.operators.base import bad_arguments_refused
@@ -10,16 +11,18 @@ from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
+    from fsm_provider.api.listing import Listing
     from fsm_provider.transfers.base import ExportResult
+    from fsm_provider.transfers.export import EncodedRecord, Encoder
 
 
 class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
     """Export the asset dynamic fields.
 
     :class:`~fsm_provider.transfers.base.FsmExportOperator` describes the file. There is one row for
-    each value in each use; a field without values, or without uses, still has one row. Columns
-    are ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value:
-    ``usedBy_scope``, ``values_id``, and so on. It is sorted by ``dynamicFieldID``.
+    each value in each use; a field without values, or without uses, still has one row. Columns are
+    ``dynamicFieldID``, ``dynamicFieldName``, and those of a use and of a value: ``usedBy_scope``,
+    ``values_id``, and so on. It is sorted by ``dynamicFieldID``.
     """
 
     records = "asset_dynamic_fields"
@@ -45,20 +48,25 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
             self.options(literals_only=True)
 
     def perform(self, context: Context) -> ExportResult:
-        from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS as endpoint
-        from fsm_provider.transfers.export import Schema, entries_for_asset_fields
+        from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS, AssetDynamicField
+        from fsm_provider.transfers.export import Schema, encode_asset_fields
 
-        schema = Schema(endpoint.response)
-        return self.export(
-            context,
-            schema,
-            lambda: self.hook.client.pages(
-                endpoint.path,
+        schema = Schema(AssetDynamicField)
+
+        def list_fields() -> Listing:
+            return self.hook.client.pages(
+                LIST_ASSET_DYNAMIC_FIELDS.path,
                 params=self.query_params,
-                model=endpoint.response,
+                model=AssetDynamicField,
                 max_pages=MAX_PAGES,
-            ),
-            lambda listing, encode: entries_for_asset_fields(
-                (field for page in listing for field in page.data), schema, encode
-            ),
-        )
+            )
+
+        def encode_fields(listing: Listing, encode: Encoder) -> Iterator[EncodedRecord]:
+            return encode_asset_fields(_records(listing), schema, encode)
+
+        return self.export(context, schema, list_fields, encode_fields)
+
+
+def _records(listing: Listing) -> Iterator[Any]:
+    for page in listing:
+        yield from page.data

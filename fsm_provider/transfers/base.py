@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.api.listing import Listing
-    from fsm_provider.transfers.export import Encoder, Entry, Schema
+    from fsm_provider.transfers.export import EncodedRecord, Encoder, Schema
 
 MAX_PAGES = 100_000
 FORMATS = ("jsonl", "csv", "parquet")
@@ -23,7 +23,7 @@ PACKAGES = {
     "gs": "apache-airflow-providers-google",
     "abfs": "apache-airflow-providers-microsoft-azure",
 }
-"""What Airflow reaches a storage with."""
+"""By protocol, the package with which Airflow reaches a storage."""
 
 
 class ExportResult(TypedDict):
@@ -41,16 +41,23 @@ def _parse_destination(name: str, value: Any) -> Any:
     refuse_none(name, value)
     if not isinstance(value, str | PathLike) and not hasattr(value, "protocol"):
         raise FsmInputError(f"{name}: should be a path or a URL, not {type(value).__name__}")
-    return parse_text(name, value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return parse_text(name, value)
+    return value
 
 
 def _parse_file(name: str, value: Any) -> Any:
-    value = _parse_destination(name, value)
-    if str(value).rpartition(".")[2] not in FORMATS:
+    file = _parse_destination(name, value)
+    if _format_of(str(file)) not in FORMATS:
         raise FsmInputError(
-            f"{name}: {value} should be a file whose name ends in .jsonl, .csv or .parquet"
+            f"{name}: {file} should be a file whose name ends in .jsonl, .csv or .parquet"
         )
-    return value
+    return file
+
+
+def _format_of(name: str) -> str:
+    """Return the end of a file's name, which says its format."""
+    return name.rpartition(".")[2]
 
 
 class FsmObjectStorageOperator(FsmBaseOperator):
@@ -68,17 +75,21 @@ class FsmObjectStorageOperator(FsmBaseOperator):
         self.destination = destination
 
     def destination_path(self) -> ObjectStoragePath:
-        """Return the destination; an FsmInputError names the package that is missing to reach it."""
+        """Return the destination.
+
+        :raises FsmInputError: naming the package that is missing to reach it.
+        """
         from airflow.providers.common.compat import sdk
 
-        text = str(self.option_parsers["destination"]("destination", self.destination))
+        parse = self.option_parsers["destination"]
+        url = str(parse("destination", self.destination))
         try:
-            path = sdk.ObjectStoragePath(text)
+            path = sdk.ObjectStoragePath(url)
             _ = path.fs  # created once, before threads share it
         except (ImportError, sdk.AirflowOptionalProviderFeatureException, ValueError) as error:
-            protocol = text.partition("://")[0]
+            protocol = url.partition("://")[0]
             package = PACKAGES.get(protocol, f"the provider package for {protocol}://")
-            raise FsmInputError(f"destination: {text} needs {package} ({error})") from None
+            raise FsmInputError(f"destination: {url} needs {package} ({error})") from None
         return path
 
 
@@ -122,24 +133,30 @@ class FsmExportOperator(FsmObjectStorageOperator):
         context: Context,
         schema: Schema,
         list_records: Callable[[], Listing],
-        entries: Callable[[Listing, Encoder], Iterator[Entry]],
+        encode_records: Callable[[Listing, Encoder], Iterator[EncodedRecord]],
     ) -> ExportResult:
-        """Write the rows that ``entries`` makes of a listing, given their encoder, to the file."""
+        """Write a listing to the file.
+
+        :param list_records: begins to list the records; it is called again for a second reading.
+        :param encode_records: makes rows of the records of a listing, and encodes them.
+        """
         from fsm_provider.storage import AtomicFiles, report, uri_for_records
         from fsm_provider.transfers.export import format_for, read_completely
 
         path = self.destination_path()
-        suffix, quotes = path.name.rpartition(".")[2], self.options()["quote_formulas"]
-        encode, write = format_for(suffix, schema, quote_formulas=quotes)
+        quote_formulas = self.options()["quote_formulas"]
+        encode, write = format_for(_format_of(path.name), schema, quote_formulas=quote_formulas)
         with (
             AtomicFiles(path.parent, context, part=path.name) as files,
-            read_completely(list_records, lambda listing: entries(listing, encode)) as buffer,
+            read_completely(
+                list_records, lambda listing: encode_records(listing, encode)
+            ) as buffer,
             files.open(path.name) as file,
         ):
             write(file, buffer.chunks())
             size = file.tell()
         report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
-        exported = ExportResult(path=str(path), rows=buffer.rows, bytes=size)
-        rows, size_in_bytes = pluralize(buffer.rows, "row"), pluralize(size, "byte")
-        self.log.info("Exported %s, %s: %s", rows, size_in_bytes, path)
-        return exported
+        self.log.info(
+            "Exported %s, %s: %s", pluralize(buffer.rows, "row"), pluralize(size, "byte"), path
+        )
+        return ExportResult(path=str(path), rows=buffer.rows, bytes=size)

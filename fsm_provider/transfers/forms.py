@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fsm_provider.api.listing import Listing
     from fsm_provider.api.models import Form
     from fsm_provider.transfers.base import ExportResult
+    from fsm_provider.transfers.export import EncodedRecord, Encoder
     from fsm_provider.transfers.pdfs import PdfTransfer
 
 
@@ -66,7 +67,11 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     records = "forms"
     template_fields: tuple[str, ...] = (
         *FsmObjectStorageOperator.template_fields,
-        *("forms", "max_concurrency", "max_bytes", "max_seconds", "allow_private_addresses"),
+        "forms",
+        "max_concurrency",
+        "max_bytes",
+        "max_seconds",
+        "allow_private_addresses",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"forms": "json"}
     option_parsers: ClassVar[OptionParsers] = {
@@ -105,10 +110,19 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         from fsm_provider.storage import AtomicFiles
         from fsm_provider.transfers.pdfs import PdfTransfer
 
-        limits, forms = self.options(), validation.parse_json("forms", self.forms)
-        del limits["destination"]
+        options = self.options()
+        forms = validation.parse_json("forms", self.forms)
         with AtomicFiles(self.destination_path(), context) as files:
-            self._transfer = transfer = PdfTransfer(forms, self.fsm_conn_id, files, **limits)
+            transfer = PdfTransfer(
+                forms,
+                self.fsm_conn_id,
+                files,
+                max_concurrency=options["max_concurrency"],
+                max_bytes=options["max_bytes"],
+                max_seconds=options["max_seconds"],
+                allow_private_addresses=options["allow_private_addresses"],
+            )
+            self._transfer = transfer
             result = transfer.run()
         if transfer.interrupted:
             raise AirflowException("the task was stopped; a retry continues from here")
@@ -121,6 +135,12 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         """Start no more downloads, and abandon those under way."""
         if self._transfer:
             self._transfer.interrupt()
+
+
+def _parse_optional_time(name: str, value: Any) -> datetime | None:
+    if value is None:
+        return None
+    return validation.parse_time(name, value)
 
 
 class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
@@ -140,13 +160,12 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     template_fields: tuple[str, ...] = (
         *FsmExportOperator.template_fields,
         *ALL_FILTERS,
-        *("query_params", "created_before"),
+        "query_params",
+        "created_before",
     )
     option_parsers: ClassVar[OptionParsers] = {
         **FsmExportOperator.option_parsers,
-        "created_before": lambda name, value: (
-            None if value is None else validation.parse_time(name, value)
-        ),
+        "created_before": _parse_optional_time,
     }
 
     def __init__(
@@ -191,27 +210,30 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
 
     def perform(self, context: Context) -> ExportResult:
         from fsm_provider.api.models import Form
-        from fsm_provider.transfers.export import Schema, entries_for_forms
+        from fsm_provider.transfers.export import Schema, encode_forms
 
-        before = self._check_window()
+        created_before = self._check_window()
         schema = Schema(Form, without="formPDFURL")
-        return self.export(
-            context,
-            schema,
-            lambda: self.hook.client.form_pages(
+
+        def list_forms() -> Listing:
+            return self.hook.client.form_pages(
                 self.form_filter(), self.query_params, max_pages=MAX_PAGES
-            ),
-            lambda listing, encode: entries_for_forms(self._forms(listing, before), schema, encode),
-        )
+            )
+
+        def encode_listed(listing: Listing, encode: Encoder) -> Iterator[EncodedRecord]:
+            return encode_forms(self._forms(listing, created_before), schema, encode)
+
+        return self.export(context, schema, list_forms, encode_listed)
 
     def _forms(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
+        """Yield the forms that match the filters and were created before the window's end."""
         for form in chain.from_iterable(matching_forms(listing, self.form_filter())):
             created = form.created_on_date_time
-            if (
-                created_before is None
-                or not isinstance(created, datetime)
-                or created < created_before
-            ):
+            if created_before is None or not isinstance(created, datetime):
+                is_in_window = True
+            else:
+                is_in_window = created < created_before
+            if is_in_window:
                 yield form
 
     def _check_window(self, *, literals_only: bool = False) -> datetime | None:
@@ -219,8 +241,11 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
 
         :raises FsmInputError: naming what has the wrong type, or the bound of an empty window.
         """
-        before: datetime | None = self.options(literals_only=literals_only).get("created_before")
+        options = self.options(literals_only=literals_only)
+        before: datetime | None = options.get("created_before")
         since: Any = self.form_filter(literals_only=literals_only).created_since
-        if before is not None and since is not None and before <= since:
+        if before is None or since is None:
+            return before
+        if before <= since:
             raise FsmInputError(f"created_before: {before} is not after created_since: {since}")
         return before

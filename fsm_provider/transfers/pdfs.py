@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from threading import Event
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 from urllib.parse import quote
 
 from fsm_provider.api import errors
@@ -37,34 +36,56 @@ class _StoppedError(Exception):
     """The task is stopping: downloads under way are abandoned."""
 
 
+Outcome = Literal["stored", "skipped", "failed", "not_tried"]
+"""What became of a form's PDF; ``skipped`` was stored before."""
+
+
 @dataclass
 class _Item:
+    """One of the forms that were given, and what became of its PDF.
+
+    :ivar name: the path of its file in the folder, once that is stored.
+    :ivar size: bytes that were stored.
+    """
+
     form: Form
-    outcome: Literal["stored", "skipped", "failed", "not_tried"] = "not_tried"
+    outcome: Outcome = "not_tried"
     name: str | None = None
     size: int = 0
     error: errors.FsmError | None = None
 
+    def succeed(self, outcome: Literal["stored", "skipped"], name: str, size: int) -> None:
+        self.outcome = outcome
+        self.name = name
+        self.size = size
+        self.error = None
+
     def fail(self, error: errors.FsmError) -> None:
-        self.outcome, self.error = "failed", error
+        self.outcome = "failed"
+        self.error = error
 
     @property
     def needs_lookup(self) -> bool:
         """Whether its URL may be the cause: missing, expired or refused."""
-        return isinstance(self.error, errors.FsmPdfUrlError | errors.FsmNotPdfError) or (
-            isinstance(self.error, errors.FsmApiError) and not isinstance(self.error, REPEATABLE)
-        )
+        if isinstance(self.error, errors.FsmPdfUrlError | errors.FsmNotPdfError):
+            return True
+        return isinstance(self.error, errors.FsmApiError) and not isinstance(self.error, REPEATABLE)
 
     def log(self) -> None:
-        level, what = (logging.ERROR, self.error) if self.error else (logging.INFO, self.name)
-        logger.log(level, "Form %s %s: %s", self.form.id, self.outcome, what)
+        if self.error:
+            logger.error("Form %s %s: %s", self.form.id, self.outcome, self.error)
+        else:
+            logger.info("Form %s %s: %s", self.form.id, self.outcome, self.name)
 
 
 class PdfTransfer:
     """Stores the PDFs of forms.
 
-    A form whose URL is missing, has expired or is refused is looked up in the listing, repeatedly
-    as long as that helps.
+    The operator makes one in the task's thread and calls ``run``, which returns once no download is
+    under way. Each file is fetched and stored by a thread of a pool. A form whose URL is missing,
+    has expired or is refused is looked up in the listing, repeatedly as long as that helps. Airflow
+    may call ``interrupt`` at any time: downloads under way are then abandoned, and ``run`` returns.
+    Where files are missing in its result, the operator calls ``fail``.
 
     :param forms: references to forms, records of forms, or bare identifiers.
     :param limits: for each PDF.
@@ -81,9 +102,8 @@ class PdfTransfer:
         **limits: Unpack[PdfLimits],
     ) -> None:
         self._hook = FsmHook(fsm_conn_id, sleep=self._sleep)
-        self._items = [
-            _Item(form) for form in parse_forms(forms, self._hook.client.settings.server_timezone)
-        ]
+        timezone = self._hook.client.settings.server_timezone
+        self._items = [_Item(form) for form in parse_forms(forms, timezone)]
         self._files = files
         self._concurrency = max_concurrency
         self._limits = limits
@@ -95,20 +115,25 @@ class PdfTransfer:
     def run(self) -> dict[str, Any]:
         """Store the files; return the operator's result once no download is under way."""
         self._store_all(self._items)
-        remaining = [item for item in self._items if item.needs_lookup]
+        remaining = _those_to_look_up(self._items)
         while remaining and not self._stopping.is_set():
             listed = self._look_up(remaining)
             self._store_all(listed)
-            remaining = [item for item in listed if item.needs_lookup]
+            remaining = _those_to_look_up(listed)
             if len(remaining) == len(listed):
                 break
         for item in remaining:
             item.log()
         report(self._hook, inputs=[uri_for_records(self._hook.fsm_conn_id, "forms")])
         logger.info(self._summary())
-        folder = self._files.folder
-        paths = [str(folder / item.name) if item.name else None for item in self._items]
-        return {"paths": paths, **self._counts()}
+        return {
+            "paths": [self._path_of(item) for item in self._items],
+            "stored": self._count("stored"),
+            "skipped": self._count("skipped"),
+            "failed": self._count("failed"),
+            "not_tried": self._count("not_tried"),
+            "bytes": self._stored_bytes(),
+        }
 
     def interrupt(self) -> None:
         self.interrupted = True
@@ -116,104 +141,113 @@ class PdfTransfer:
 
     def fail(self) -> NoReturn:
         """Fail the task with the errors, for a retry where that could store what is missing."""
-        passing = [item.error for item in self._items if item.error and not item.error.permanent]
+        failures = []
+        passing_error: errors.FsmError | None = None
+        for index, item in enumerate(self._items):
+            if item.error is None:
+                continue
+            failures.append(f"forms[{index}]: {item.error}")
+            if not item.error.permanent:
+                passing_error = item.error
         fail_in_part(
             self._summary(),
-            [
-                f"forms[{index}]: {item.error}"
-                for index, item in enumerate(self._items)
-                if item.error
-            ],
+            failures,
             all_are_in="the log",
-            retry=bool(passing) or any(item.outcome == "not_tried" for item in self._items),
-            passing_error=passing[-1] if passing else None,
+            retry=passing_error is not None or self._count("not_tried") > 0,
+            passing_error=passing_error,
         )
 
-    def _counts(self) -> dict[str, int]:
-        outcomes = Counter[str](item.outcome for item in self._items)
-        return {
-            **{
-                outcome: outcomes[outcome]
-                for outcome in ("stored", "skipped", "failed", "not_tried")
-            },
-            "bytes": sum({item.name: item.size for item in self._items if item.size}.values()),
-        }
+    def _path_of(self, item: _Item) -> str | None:
+        return str(self._files.folder / item.name) if item.name else None
+
+    def _count(self, outcome: Outcome) -> int:
+        return [item.outcome for item in self._items].count(outcome)
+
+    def _stored_bytes(self) -> int:
+        """Return how many bytes were stored; several items may be of one file."""
+        sizes = {item.name: item.size for item in self._items if item.size}
+        return sum(sizes.values())
 
     def _summary(self) -> str:
-        counts = self._counts()
-        size = counts.pop("bytes")
-        parts = [
-            f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items() if number
-        ]
-        done = ", ".join(parts) or "nothing to do"
-        return f"{pluralize(len(self._items), 'PDF')}: {done}; {size:,} bytes"
+        parts = []
+        for outcome in get_args(Outcome):
+            number = self._count(outcome)
+            if number:
+                parts.append(f"{number} {outcome.replace('_', ' ')}")
+        outcomes = ", ".join(parts) or "nothing to do"
+        number_of_pdfs = pluralize(len(self._items), "PDF")
+        return f"{number_of_pdfs}: {outcomes}; {self._stored_bytes():,} bytes"
 
     def _store_all(self, items: list[_Item]) -> None:
-        by_name: dict[str, list[_Item]] = defaultdict(list)
+        """Store the files of items, several at once, and each file once."""
+        items_by_name: dict[str, list[_Item]] = defaultdict(list)
         for item in items:
             try:
-                by_name[path_for(item.form)].append(item)
+                items_by_name[path_for(item.form)].append(item)
             except errors.FsmPdfUrlError as error:
                 item.fail(error)
-        there = self._already_there(by_name)
+        stored_before = self._stored_before(items_by_name)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-pdf") as pool:
             try:
-                works = [
-                    pool.submit(self._process, one, some, one in there)
-                    for one, some in by_name.items()
+                futures = [
+                    pool.submit(self._store, name, items_of_file, name in stored_before)
+                    for name, items_of_file in items_by_name.items()
                 ]
-                for work in works:
-                    work.result()
+                for future in futures:
+                    future.result()
             except BaseException:
                 self.interrupt()
                 raise
 
-    def _already_there(self, names: Collection[str]) -> set[str]:
-        """Return which of these files are stored, from one listing of the folder that they have in
-        common.
-        """
+    def _stored_before(self, names: Collection[str]) -> set[str]:
+        """Return which of these files are there, from one listing of the folder they all are in."""
         if not names:
             return set()
         folder = self._files.folder
-        files = folder.fs
-        paths = {files._strip_protocol((folder / name).path): name for name in names}
+        file_system = folder.fs
         parent = folder / posixpath.commonpath([posixpath.dirname(name) for name in names])
-        files.invalidate_cache()  # others write there too
-        return {paths[path] for path in paths.keys() & set(files.find(parent.path))}
+        file_system.invalidate_cache()  # others write there too
+        paths = set(file_system.find(parent.path))
+        stored = set()
+        for name in names:
+            if file_system._strip_protocol((folder / name).path) in paths:
+                stored.add(name)
+        return stored
 
-    def _process(self, name: str, same: list[_Item], is_there: bool) -> None:
+    def _store(self, name: str, items: list[_Item], is_stored: bool) -> None:
+        """Store a file, unless it is stored, and set the outcome of its items."""
         if self._stopping.is_set():
             return
-        form = max((item.form for item in same), key=lambda form: bool(form.form_pdf_url))
         error: errors.FsmError | None = None
         size = 0
         try:
-            if not is_there:
-                size = self._fetch(name, form)
+            if not is_stored:
+                size = self._fetch(name, _form_with_url(items))
         except _StoppedError:
             return
-        except errors.FsmError as caught:
-            error = caught
-        except Exception as caught:  # noqa: BLE001 - each storage's library has errors of its own
+        except errors.FsmError as failure:
+            error = failure
+        except Exception as failure:  # noqa: BLE001 - each storage's library has errors of its own
+            form_id = items[0].form.id
             error = errors.FsmStorageError(
-                f"form {form.id}: {name}: {type(caught).__name__}: {caught}"
+                f"form {form_id}: {name}: {type(failure).__name__}: {failure}"
             )
-        for item in same:
+        for item in items:
             if error:
                 item.fail(error)
             else:
-                item.outcome = "skipped" if is_there else "stored"
-                item.name, item.size, item.error = name, size, None
-        if not same[0].needs_lookup:
-            same[0].log()
-        self._stop_after_failures(error)
+                item.succeed("skipped" if is_stored else "stored", name, size)
+        if not items[0].needs_lookup:
+            items[0].log()
+        self._count_failure(error)
 
     def _fetch(self, name: str, form: Form) -> int:
-        return self._hook.client.download_pdf(
-            form,
-            lambda chunks: self._files.store(name, self._until_stopped(chunks)),
-            **self._limits,
-        )
+        """Store a form's PDF; return its size in bytes."""
+
+        def store(chunks: Iterator[bytes]) -> int:
+            return self._files.store(name, self._until_stopped(chunks))
+
+        return self._hook.client.download_pdf(form, store, **self._limits)
 
     def _until_stopped(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         for chunk in chunks:
@@ -221,15 +255,19 @@ class PdfTransfer:
                 raise _StoppedError
             yield chunk
 
-    def _stop_after_failures(self, error: errors.FsmError | None) -> None:
-        transient = isinstance(error, REPEATABLE | errors.FsmDownloadTimeoutError)
-        self._failures_in_a_row = self._failures_in_a_row + 1 if transient else 0
+    def _count_failure(self, error: errors.FsmError | None) -> None:
+        """Stop after many transient failures in a row."""
+        is_transient = isinstance(error, REPEATABLE | errors.FsmDownloadTimeoutError)
+        if not is_transient:
+            self._failures_in_a_row = 0
+            return
+        self._failures_in_a_row += 1
         if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
             logger.error("%s transient failures in a row: no more are tried", MAX_FAILURES_IN_A_ROW)
             self._stopping.set()
 
     def _look_up(self, items: list[_Item]) -> list[_Item]:
-        """Replace the records of those in the listing by their current ones; return these items."""
+        """Look items up in the listing; return those that are there, with their current records."""
         wanted = _narrowest([item.form for item in items])
         logger.info("Looking up %s in the listing (%s)", pluralize(len(items), "form"), wanted)
         missing: dict[int, list[_Item]] = defaultdict(list)
@@ -238,7 +276,7 @@ class PdfTransfer:
         failure: errors.FsmError | None = None
         try:
             for form in self._hook.list_forms(**wanted.as_dict()):
-                for item in missing.pop(form.id, ()):
+                for item in missing.pop(form.id, []):
                     item.form = form
                 if not missing:
                     break
@@ -246,16 +284,32 @@ class PdfTransfer:
             return []
         except errors.FsmError as error:
             failure = error
+        listed = []
         for item in items:
-            if item.form.id in missing:
-                absent = f"form {item.form.id} is not in the listing ({wanted})"
-                item.fail(failure or errors.FsmPdfError(absent))
-                item.log()
-        return [item for item in items if item.form.id not in missing]
+            if item.form.id not in missing:
+                listed.append(item)
+                continue
+            absent = f"form {item.form.id} is not in the listing ({wanted})"
+            item.fail(failure or errors.FsmPdfError(absent))
+            item.log()
+        return listed
 
     def _sleep(self, seconds: float) -> None:
+        """Wait before a request, as ``time.sleep`` does, unless the task is stopping."""
         if self._stopping.wait(seconds):
             raise _StoppedError
+
+
+def _those_to_look_up(items: list[_Item]) -> list[_Item]:
+    return [item for item in items if item.needs_lookup]
+
+
+def _form_with_url(items: list[_Item]) -> Form:
+    """Return a form of these, all with one version, that has the URL of its PDF, if one has it."""
+    for item in items:
+        if item.form.form_pdf_url:
+            return item.form
+    return items[0].form
 
 
 def path_for(form: Form) -> str:
@@ -263,38 +317,57 @@ def path_for(form: Form) -> str:
 
     :raises errors.FsmPdfUrlError: for a form without a readable version.
     """
-    if (updated := _utc(form.last_updated_on_date_time)) is None:
+    updated = _utc(form.last_updated_on_date_time)
+    if updated is None:
         raise errors.FsmPdfUrlError(
             f"form {form.id}: its record has no readable lastUpdatedOnDateTime"
         )
-    property_id, job_id = (
-        quote("unknown" if value in (None, "") else str(value), safe="", errors="backslashreplace")
-        for value in (form.property_id, job_id_from(form))
-    )
+    property_id = _in_path(form.property_id)
+    job_id = _in_path(job_id_from(form))
     return f"property={property_id}/job={job_id}/form={form.id}/v={updated:%Y-%m-%dT%H%M%S.%fZ}.pdf"
+
+
+def _in_path(identifier: Any) -> str:
+    text = "unknown" if identifier in (None, "") else str(identifier)
+    return quote(text, safe="", errors="backslashreplace")
 
 
 def _utc(value: Any) -> datetime | None:
     """Return a time in UTC; None if it is no time, or beyond the calendar there."""
+    if not isinstance(value, datetime):
+        return None
     try:
-        return value.astimezone(UTC) if isinstance(value, datetime) else None
+        return value.astimezone(UTC)
     except OverflowError:
         return None
 
 
 def _narrowest(forms: list[Form]) -> FormFilter:
     """Make the filter that matches these forms and as few others as possible."""
-    times = [_utc(form.last_updated_on_date_time) for form in forms]
     return FormFilter(
-        property_id=_common_identifier(form.property_id for form in forms),
-        job_id=_common_identifier(map(job_id_from, forms)),
-        updated_since=None if None in times else min(filter(None, times)),
+        property_id=_common_identifier([form.property_id for form in forms]),
+        job_id=_common_identifier([job_id_from(form) for form in forms]),
+        updated_since=_earliest_update(forms),
     )
 
 
-def _common_identifier(values: Iterable[Any]) -> int | str | None:
+def _earliest_update(forms: list[Form]) -> datetime | None:
+    """Return when the first of these forms was updated; None if one has no readable time."""
+    times = []
+    for form in forms:
+        updated = _utc(form.last_updated_on_date_time)
+        if updated is None:
+            return None
+        times.append(updated)
+    return min(times)
+
+
+def _common_identifier(values: list[Any]) -> int | str | None:
     """Return the value of all; None if they differ, or it is no identifier."""
-    first, *others = values
-    with suppress(errors.FsmInputError):
-        return parse_identifier("", first) if all(other == first for other in others) else None
-    return None
+    first = values[0]
+    if any(value != first for value in values):
+        return None
+    try:
+        return parse_identifier("", first)
+    except errors.FsmInputError:
+        return None
