@@ -148,7 +148,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
     """Run a command; return its exit code: that of ``EXIT_CODE`` if it fails, with a line that says
     why.
     """
-    from fsm_provider.api.errors import FsmRefusedError
+    from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 
     try:
         code = run()
@@ -158,7 +158,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
         return 1 if isinstance(error, BrokenPipeError) else fail(2, str(error))
     except KeyboardInterrupt:
         return fail(130, "Interrupted")
-    except FsmRefusedError as error:
+    except (FsmNoLedgerError, FsmRefusedError) as error:
         return fail(1, str(error))
     except Exception as error:
         from fsm_provider.user_errors import text_of

@@ -141,7 +141,12 @@ def asset(store):
     store_with(one, OWNER, ["id", 1.0, fares])
     events.REFUSED.clear()
     events.REFUSED["fsm_default/jobs"]["signature"] = 5
-    yield lambda key: admin.read([(one, one.prefix + key)])[0]
+
+    def stored(key):
+        key = one.prefix + key
+        return admin.read_stored([one], [key]).get((one.asset_id, key))
+
+    yield stored
     with create_session() as session:
         for table in (AssetEvent, Scheduled, AssetActive, AssetModel, DagModel, DagBundleModel):
             session.query(table).delete()

@@ -67,7 +67,9 @@ def run(capsys):
 def stored(key, value=None):
     """Read what is stored with the asset, or store it."""
     (asset,) = admin.watched_assets()
-    return admin.read([(asset, key)])[0] if value is None else store_with(asset, key, value)
+    if value is None:
+        return admin.read_stored([asset], [key]).get((asset.asset_id, key))
+    return store_with(asset, key, value)
 
 
 def store_with(asset, key, value):
@@ -76,7 +78,7 @@ def store_with(asset, key, value):
 
         get_state_backend().set(AssetScope(asset_id=asset.asset_id), key, json.dumps(value))
     else:
-        asyncio.run(asset.sql_store().aset(key, value))
+        asyncio.run(admin.sql_store(asset, create=True).aset(key, value))
 
 
 @pytest.fixture(params=["in Airflow", "in a database"])
