@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from fsm_provider.plugins.webhooks.config import RouteConfig
 
 DESCRIPTION = """\
-Check the connection, the service's clock, the ledger, the triggerer, and the receiver of webhooks if it is
-used. Reads only, and needs Airflow's database, as the scheduler does. Exit code: 0 if all is well, 1 if
-something is not."""
+Check the connection, the service's clock, the ledger, the triggerer, and the receiver of webhooks
+if it is used. Reads only, and needs Airflow's database, as the scheduler does. Exit code: 0 if all
+is well, 1 if something is not."""
 
 
 def main(

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from fsm_provider.writes.ledger import LedgerEntry
 
 DESCRIPTION = """\
-Look at the ledger of a connection, and settle what is uncertain in it. The ledger is in the SQL database
-that the connection names as state_conn_id; without one, in the database of Airflow 3.3 or newer. Only what
-was sent to the connection's base URL and account is shown and changed."""
+Look at the ledger of a connection, and settle what is uncertain in it. The ledger is in the SQL
+database that the connection names as state_conn_id; without one, in the database of Airflow 3.3 or
+newer. Only what was sent to the connection's base URL and account is shown and changed."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "list": ("--uncertain", "--limit 20", "--dag planned --run monday --json"),
     "settle": (

@@ -32,14 +32,14 @@ class Settlement:
 
     @classmethod
     def exists(cls, result_id: int | None = None) -> Self:
-        """It was made, with that id; without one, it is something that has none."""
+        """Say that it was made, with that id; without one, it is something that has none."""
         if result_id is None:
             return cls({})
         return cls({"id": result_id})
 
     @classmethod
     def does_not_exist(cls) -> Self:
-        """Nothing was made: the next attempt sends it again."""
+        """Say that nothing was made: the next attempt sends it again."""
         return cls(None)
 
     @property

@@ -39,7 +39,7 @@ def check_origin(request: Request) -> None:
 
 
 def _is_from_our_page(request: Request) -> bool:
-    """Return whether a browser says that our own page sends the request; without a word it is not."""
+    """Return whether a browser says that our own page sends a request. If it says nothing: no."""
     site = request.headers.get("sec-fetch-site")
     if site:
         return site == "same-origin"

@@ -48,8 +48,8 @@ TEMPLATE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).fr
     Path(__file__).with_suffix(".html").read_text()
 )
 POLICY = (
-    "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'self'"
+    "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'self'"
 )
 
 
@@ -228,7 +228,7 @@ def dag_of(entry: LedgerEntry) -> str | None:
 
 
 def read_assets(user: Any, conn_id: str) -> list[tuple[AssetStatus, bool]]:
-    """Return the connection's assets, each with whether the user may have its watcher begin anew."""
+    """Return the connection's assets, each with whether the user may set its watermark."""
     assets = assets_desk.watched_assets(fsm_conn_id=conn_id)
     return [(asset, may_begin(user, asset)) for asset in assets]
 
