@@ -140,7 +140,7 @@ class SubcommandParser(argparse.ArgumentParser):
     def subcommand(
         self, name: str, text: str, *parents: argparse.ArgumentParser
     ) -> argparse.ArgumentParser:
-        """Add a subcommand, with a text that begins in lower case, and the arguments of ``parents``."""
+        """Add a subcommand with the arguments of ``parents``; its text begins in lower case."""
         return self._subcommands.add_parser(
             name,
             help=text,

@@ -38,8 +38,8 @@ PAGE_SIZES = (500, 200, 100)
 CLOCKS_DIFFER = 180.0  # seconds
 DESCRIPTION = f"""\
 Find out which cursor parameter, page size and time zone the service behind a connection expects,
-and print the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET requests,
-plus one for each that does not arrive or returns HTTP 429. Exit code: 0 if everything was
+and print the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET
+requests, plus one for each that does not arrive or returns HTTP 429. Exit code: 0 if everything was
 determined, 1 if something was not, 2 if forms cannot be listed."""
 
 
@@ -58,7 +58,7 @@ class Probe:
     """An examination of a service; the parameter names of its settings are tried first.
 
     The command requests the first page of forms, and then takes each finding of :meth:`findings`.
-    The cursor is tried last but one, since it may need the page size that was found before it.
+    The cursor comes after the page size: with one form a page, the forms have a second page.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -120,6 +120,22 @@ def test_what_it_refuses(asset, run, arguments, code, error):
     assert error in found[2]
 
 
+def test_before_airflow_3_3_it_says_that_there_is_no_database_yet_and_makes_none(
+    asset, run, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("fsm_provider.polling.admin.AIRFLOW_V_3_3_PLUS", False)
+    file = tmp_path / "state.db"
+
+    code, output, error = run("show")
+
+    assert (code, output.splitlines()[1].split()) == (1, [NAME, "-", "-"])
+    assert error == (f"there is no ledger yet at connection 'fsm_state' (sqlite:///{file})\n")
+    assert not file.exists()
+    assert run("set", NAME, AT)[0] == 0
+    assert run("show")[0] == 0
+    assert file.exists()
+
+
 def test_before_airflow_3_3_a_connection_that_names_no_database_is_named(
     asset, run, monkeypatch, service
 ):
