@@ -91,7 +91,8 @@ test-databases: build/databases-venv/.installed ## A shared ledger (Debian's pos
 	@echo "== pytest tests of a shared ledger on PostgreSQL by two drivers, PgBouncer and MariaDB"
 	@FSM_DATABASES=postgresql,psycopg2,pgbouncer,mariadb $(<D)/bin/pytest --quiet --numprocesses 2 \
 		tests/unit/writes/test_shared_ledger.py \
-		tests/unit/operators/test_shared_webhooks.py tests/unit/polling/test_asset_stores.py
+		tests/unit/operators/test_shared_webhooks.py tests/unit/polling/test_asset_stores.py \
+		tests/unit/state/test_database.py
 
 test-alerts: ## The alerts and the dashboard's queries of docs/monitoring (Debian's prometheus)
 	@promtool test rules tests/monitoring/alerts_test.yml tests/monitoring/dashboard_test.yml

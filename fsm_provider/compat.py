@@ -25,27 +25,37 @@ def context_for_current_task() -> Context | None:
 def first_poll_of(context: Context) -> datetime | None:
     """Return when a sensor in reschedule mode began, None at its first poll."""
     ti = context["ti"]
-    if AIRFLOW_V_3_0_PLUS:
-        at: datetime | str | None = ti.get_first_reschedule_date(context)
-        return (
-            datetime.fromisoformat(at) if isinstance(at, str) else at
-        )  # text in dag.test() of 3.0
+    if not AIRFLOW_V_3_0_PLUS:
+        return _first_poll_in_database(context)
+    at: datetime | str | None = ti.get_first_reschedule_date(context)
+    if isinstance(at, str):  # in dag.test() of Airflow 3.0
+        return datetime.fromisoformat(at)
+    return at
+
+
+def _first_poll_in_database(context: Context) -> datetime | None:
+    """Return when a sensor began, on Airflow 2, whose tasks have the database."""
     from airflow.models import TaskReschedule
     from airflow.utils.session import create_session
 
+    ti = context["ti"]
+    # Clearing a task raises max_tries: the tries before that are not of this wait.
+    first_try = ti.max_tries - (context["task"].retries or 0) + 1
     with create_session() as session:
-        rows = session.query(TaskReschedule.start_date).filter_by(
-            dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index
+        first = (
+            session.query(TaskReschedule.start_date)
+            .filter_by(
+                dag_id=ti.dag_id, task_id=ti.task_id, run_id=ti.run_id, map_index=ti.map_index
+            )
+            .filter(TaskReschedule.try_number >= first_try)
+            .order_by(TaskReschedule.id)
+            .first()
         )
-        since = ti.max_tries - (context["task"].retries or 0) + 1
-        first = rows.filter(TaskReschedule.try_number >= since).order_by(TaskReschedule.id).first()
-    return first and first.start_date
+    return None if first is None else first.start_date
 
 
 def unreadable_variable(conn_id: str, error: AirflowNotFoundException) -> AirflowNotFoundException:
-    """Return why Airflow does not find a connection: an environment variable that is set cannot be
-    read.
-    """
+    """Return why Airflow does not find a connection: its environment variable may be malformed."""
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
     if not os.environ.get(variable):
         return error

@@ -19,11 +19,12 @@ class FsmJobLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """Return the URL; empty if the job has none."""
-        if (
-            AIRFLOW_V_3_0_PLUS
-        ):  # it asks in the task's process, and logs an error for an XCom that is missing
-            return job_url(operator.made) or ""
-        return job_url(XCom.get_value(ti_key=ti_key, key="return_value")) or ""
+        if AIRFLOW_V_3_0_PLUS:
+            # It asks in the task's process, and logs an error for an XCom that is missing.
+            job = operator.made
+        else:
+            job = XCom.get_value(ti_key=ti_key, key="return_value")
+        return job_url(job) or ""
 
 
 class FsmUncertainLink(BaseOperatorLink):
@@ -33,20 +34,22 @@ class FsmUncertainLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: TaskInstanceKey) -> str:
         """Return the page's URL, relative to Airflow's; empty on Airflow 2."""
-        return (
-            f"fsm-page/?{urlencode({'conn_id': operator.fsm_conn_id})}"
-            if AIRFLOW_V_3_0_PLUS
-            else ""
-        )
+        if not AIRFLOW_V_3_0_PLUS:
+            return ""
+        return f"fsm-page/?{urlencode({'conn_id': operator.fsm_conn_id})}"
 
 
 def job_url(job: Any) -> str | None:
-    """Return the ``links.web`` of a job's record, else its ``links.self``; None if that is no
-    http(s) URL.
+    """Return the ``links.web`` of a job's record, else its ``links.self``.
+
+    None if that is no http(s) URL.
     """
     links = job.get("links") if isinstance(job, dict) else None
-    url = (links.get("web") or links.get("self")) if isinstance(links, dict) else None
-    return url if isinstance(url, str) and url.startswith(("https://", "http://")) else None
+    if not isinstance(links, dict):
+        return None
+    url = links.get("web") or links.get("self")
+    is_http = isinstance(url, str) and url.startswith(("https://", "http://"))
+    return url if is_http else None
 
 
 def job_page_url(web_url: str, job_id: int | str, property_id: int | str) -> str:

@@ -15,6 +15,7 @@ from fsm_provider.api.metrics import Metrics
 logger: logging.Logger = logging.getLogger(__name__)
 
 _NOT_IN_TAGS = re.compile(r"[^\w./-]", re.ASCII)
+"""Characters that one of Airflow's backends refuses in the value of a tag."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,12 @@ class AirflowMetrics(Metrics):
         self._emit("timing", name, seconds * 1000, tags)
 
     def _emit(self, kind: str, name: str, value: float, tags: Mapping[str, str]) -> None:
-        all_tags = {tag: _NOT_IN_TAGS.sub("_", text) for tag, text in {**self.tags, **tags}.items()}
+        clean_tags = {}
+        for tag, text in {**self.tags, **tags}.items():
+            clean_tags[tag] = _NOT_IN_TAGS.sub("_", text)
         try:
-            getattr(_stats(), kind)(f"fsm.{name}", value, tags=all_tags)
+            emit = getattr(_stats(), kind)
+            emit(f"fsm.{name}", value, tags=clean_tags)
         except Exception as error:  # noqa: BLE001 - what it counts has happened, and must stay known
             logger.debug("The metric '%s' was not sent: %r", name, error)
 

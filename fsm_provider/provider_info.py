@@ -11,11 +11,12 @@ def get_provider_info() -> dict[str, Any]:
     """Return the metadata, as in Airflow's ``provider_info.schema.json``."""
     from fsm_provider.api.settings import Settings
 
-    ends = dict.fromkeys(("source-integration-name", "target-integration-name"), _INTEGRATION)
     return {
         "package-name": "airflow-provider-fsm",
         "name": "Field-service management",
-        "description": "Jobs, completed forms, asset fields and webhooks of a field-service management API.",
+        "description": (
+            "Jobs, completed forms, asset fields and webhooks of a field-service management API."
+        ),
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["service"]}],
         "connection-types": [
             {
@@ -35,8 +36,11 @@ def get_provider_info() -> dict[str, Any]:
                 "description": "The field-service management provider.",
                 "options": {
                     "airflow_name": {
-                        "description": "A name of this Airflow, the same on all workers. Needed if several "
-                        "Airflows have DAGs with the same ids and share the database of a ledger.",
+                        "description": (
+                            "A name of this Airflow, the same on all workers. Needed if several "
+                            "Airflows have DAGs with the same ids and share the database of a "
+                            "ledger."
+                        ),
                         "version_added": None,
                         "type": "string",
                         "example": "north",
@@ -47,15 +51,20 @@ def get_provider_info() -> dict[str, Any]:
         },
         "hooks": _modules("hooks", "fsm"),
         "operators": _modules("operators", "assets", "forms", "generic", "jobs", "webhooks"),
-        "transfers": [
-            {**ends, "python-module": f"fsm_provider.transfers.{one}"}
-            for one in ("assets", "forms")
-        ],
+        "transfers": [_transfer("assets"), _transfer("forms")],
         "sensors": _modules("sensors", "forms", "records"),
         "triggers": _modules("triggers", "forms"),
         "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.storage.sanitize_uri"}],
         "cli": ["fsm_provider.commands.cli.airflow_commands"],
         "extra-links": ["fsm_provider.links.FsmJobLink", "fsm_provider.links.FsmUncertainLink"],
+    }
+
+
+def _transfer(name: str) -> dict[str, Any]:
+    return {
+        "source-integration-name": _INTEGRATION,
+        "target-integration-name": _INTEGRATION,
+        "python-module": f"fsm_provider.transfers.{name}",
     }
 
 

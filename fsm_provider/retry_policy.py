@@ -40,15 +40,16 @@ class FsmRetryPolicy(RetryPolicy):
         context: Context | None = None,
     ) -> RetryDecision:
         """Decide by the first :class:`FsmError` among the exception and its causes."""
-        error: BaseException | None = exception
-        while error is not None and not isinstance(error, FsmError):
-            error = error.__cause__
-        if error is not None and error.permanent:
-            return RetryDecision.fail(f"{type(error).__name__}: a retry could not help")
-        if not isinstance(error, FsmApiError) or error.retry_after is None:
+        error = _first_of_ours(exception)
+        if error is None:
             return RetryDecision.default()
-        delay = min(timedelta(seconds=error.retry_after), self.max_delay)
-        return RetryDecision.retry(delay, f"the service asks to wait {error.retry_after:g} s")
+        if error.permanent:
+            return RetryDecision.fail(f"{type(error).__name__}: a retry could not help")
+        retry_after = error.retry_after if isinstance(error, FsmApiError) else None
+        if retry_after is None:
+            return RetryDecision.default()
+        delay = min(timedelta(seconds=retry_after), self.max_delay)
+        return RetryDecision.retry(delay, f"the service asks to wait {retry_after:g} s")
 
     def serialize(self) -> dict[str, Any]:
         """Return the arguments as JSON values."""
@@ -58,3 +59,12 @@ class FsmRetryPolicy(RetryPolicy):
     def deserialize(cls, data: dict[str, Any]) -> Self:
         """Rebuild a policy from :meth:`serialize`."""
         return cls(max_delay=timedelta(seconds=data["max_delay"]))
+
+
+def _first_of_ours(exception: BaseException) -> FsmError | None:
+    error: BaseException | None = exception
+    while error is not None:
+        if isinstance(error, FsmError):
+            return error
+        error = error.__cause__
+    return None

@@ -74,6 +74,23 @@ class FsmRefusedError(_PermanentError):
     """What a person asked for is refused, and nothing was changed."""
 
 
+@dataclass(eq=False)
+class FsmNoLedgerError(FsmError):
+    """There is no ledger yet: the first task that writes makes it.
+
+    :param place: the connection that names its database.
+    :param url: of the database, without the password.
+    """
+
+    permanent = True
+
+    place: str
+    url: str
+
+    def __str__(self) -> str:
+        return f"there is no ledger yet at {self.place} ({self.url})"
+
+
 class FsmNotSentError(_DescribedError):
     """A write was not sent: another attempt may send it."""
 

@@ -30,12 +30,13 @@ COMMANDS = {
         "show how far forms were handled, and go back",
     ),
 }
-"""Of each command the module, whose ``main(arguments, prog)`` returns the exit code, and a line of
-help.
+"""The module and a line of help of each command; ``main(arguments, prog)`` returns the exit code.
+
+A module is imported when its command runs: this is the only place that names modules by strings.
 """
 HELP = "Commands of the field-service management provider"
-ABOUT = f"{HELP}.\n\ncommands:\n" + "\n".join(
-    f"  {name:11}{text}" for name, (_, text) in COMMANDS.items()
+DESCRIPTION = "\n".join(
+    [f"{HELP}.", "", "commands:", *(f"  {name:11}{text}" for name, (_, text) in COMMANDS.items())]
 )
 EXAMPLES = """\
 examples:
@@ -46,20 +47,21 @@ examples:
   %(prog)s watermark show"""
 EXIT_CODE = """
 exit code: 0; 1 if nothing was found or the request was refused, and nothing was changed; 2 if the
-command line is wrong, a connection or a database cannot be used, or the output cannot be written; 130 after
-Ctrl-C."""
+command line is wrong, a connection or a database cannot be used, or the output cannot be written;
+130 after Ctrl-C."""
 _RAW = argparse.RawDescriptionHelpFormatter
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider") -> int:
     """Run a command; return its exit code, as described in its ``--help``."""
     usage = "%(prog)s [-h] COMMAND ..."
-    parser = argparse.ArgumentParser(prog, usage, ABOUT, EXAMPLES, formatter_class=_RAW)
+    parser = argparse.ArgumentParser(prog, usage, DESCRIPTION, EXAMPLES, formatter_class=_RAW)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
     parser.add_argument(
         "--version", action="version", version=f"airflow-provider-fsm {__version__}"
     )
-    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments is None:
+        arguments = sys.argv[1:]
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has not all letters
     command: str = parser.parse_args(arguments[:1]).command
@@ -74,23 +76,29 @@ def airflow_commands() -> list[Any]:
     """Return the command ``airflow fsm``, which Airflow loads since 3.2."""
     from airflow.cli.cli_config import ActionCommand, Arg
 
-    def run(given: argparse.Namespace) -> None:
-        sys.exit(main(given.arguments, "airflow fsm"))
+    def run(options: argparse.Namespace) -> None:
+        sys.exit(main(options.arguments, "airflow fsm"))
 
-    given = Arg(("arguments",), nargs=argparse.REMAINDER, metavar="COMMAND ...", help="see above")
-    return [
-        ActionCommand(
-            name="fsm", help=HELP, func=run, args=(given,), description=ABOUT, epilog=EXAMPLES
-        )
-    ]
+    arguments = Arg(
+        ("arguments",), nargs=argparse.REMAINDER, metavar="COMMAND ...", help="see above"
+    )
+    command = ActionCommand(
+        name="fsm",
+        help=HELP,
+        func=run,
+        args=(arguments,),
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+    )
+    return [command]
 
 
 def parse_conn_id(arguments: Sequence[str] | None, prog: str, description: str) -> str:
     """Parse the command line of a command about one connection."""
     examples = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
     parser = argparse.ArgumentParser(prog, None, description, examples, formatter_class=_RAW)
-    about = "the connection; default: %(default)s"
-    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=about)
+    text = "the connection; default: %(default)s"
+    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=text)
     return str(parser.parse_args(arguments).fsm_conn_id)
 
 
@@ -109,14 +117,17 @@ class SubcommandParser(argparse.ArgumentParser):
         *,
         conn_id: bool = True,
     ) -> None:
-        epilog = _epilog(f"{name} {one}" for name, some in examples.items() for one in some)
-        super().__init__(prog, None, description, epilog, formatter_class=_RAW)
+        lines = []
+        for name, arguments in examples.items():
+            lines += [f"{name} {line}" for line in arguments]
+        super().__init__(prog, None, description, _epilog(lines), formatter_class=_RAW)
         self._common = argparse.ArgumentParser(add_help=False)
         if conn_id:
-            about = "the connection of type fsm; default: fsm_default"
-            self.add_argument("--conn-id", default="fsm_default", metavar="ID", help=about)
+            text = "the connection of type fsm; default: fsm_default"
+            self.add_argument("--conn-id", default="fsm_default", metavar="ID", help=text)
+            # A default here would replace what stands before the subcommand.
             self._common.add_argument(
-                "--conn-id", default=argparse.SUPPRESS, metavar="ID", help=about
+                "--conn-id", default=argparse.SUPPRESS, metavar="ID", help=text
             )
         self._examples = examples
         self._subcommands = self.add_subparsers(
@@ -129,7 +140,7 @@ class SubcommandParser(argparse.ArgumentParser):
     def subcommand(
         self, name: str, text: str, *parents: argparse.ArgumentParser
     ) -> argparse.ArgumentParser:
-        """Add a subcommand with the arguments of ``parents``, and a text that begins in lower case."""
+        """Add a subcommand with the arguments of ``parents``; its text begins in lower case."""
         return self._subcommands.add_parser(
             name,
             help=text,
@@ -141,29 +152,32 @@ class SubcommandParser(argparse.ArgumentParser):
 
 
 def _epilog(examples: Iterable[str]) -> str:
-    return "\n".join(["examples:", *(f"  %(prog)s {one}".rstrip() for one in examples), EXIT_CODE])
+    lines = [f"  %(prog)s {arguments}".rstrip() for arguments in examples]
+    return "\n".join(["examples:", *lines, EXIT_CODE])
 
 
 def exit_code_of(run: Callable[[], int]) -> int:
-    """Run a command; return its exit code: that of ``EXIT_CODE`` if it fails, with a line that says
-    why.
-    """
-    from fsm_provider.api.errors import FsmRefusedError
+    """Run a command; return its exit code, as in ``EXIT_CODE``. If it fails, a line says why."""
+    from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 
     try:
         code = run()
         sys.stdout.flush()
     except OSError as error:
+        # What is still in the buffer cannot be written either, when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1 if isinstance(error, BrokenPipeError) else fail(2, str(error))
+        if isinstance(error, BrokenPipeError):
+            return 1
+        return fail(2, str(error))
     except KeyboardInterrupt:
         return fail(130, "Interrupted")
-    except FsmRefusedError as error:
+    except (FsmNoLedgerError, FsmRefusedError) as error:
         return fail(1, str(error))
     except Exception as error:
         from fsm_provider.user_errors import text_of
 
-        if (text := text_of(error)) is None:
+        text = text_of(error)
+        if text is None:
             raise
         return fail(2, text)
     return code
@@ -171,9 +185,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
 
 @contextmanager
 def quiet_airflow() -> Iterator[None]:
-    """Keep Airflow's log out of the standard output, and its warnings and deprecations out of
-    sight.
-    """
+    """Keep Airflow's log out of the standard output, and its warnings out of sight."""
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -194,7 +206,8 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     lines = [[printable(cell) for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        print("  ".join(map(str.ljust, line, widths)).rstrip())
+        padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        print("  ".join(padded).rstrip())
 
 
 def fail(code: int, message: str) -> int:

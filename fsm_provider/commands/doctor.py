@@ -2,69 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from fsm_provider.api.errors import FsmRefusedError
+from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 from fsm_provider.api.redaction import printable
 from fsm_provider.commands.cli import parse_conn_id, quiet_airflow
 from fsm_provider.user_errors import text_of
 
+if TYPE_CHECKING:
+    from fsm_provider.plugins.webhooks.config import RouteConfig
+
 DESCRIPTION = """\
-Check the connection, the service's clock, the ledger, the triggerer, and the receiver of webhooks if it is
-used. Reads only, and needs Airflow's database, as the scheduler does. Exit code: 0 if all is well, 1 if
-something is not."""
+Check the connection, the service's clock, the ledger, the triggerer, and the receiver of webhooks
+if it is used. Reads only, and needs Airflow's database, as the scheduler does. Exit code: 0 if all
+is well, 1 if something is not."""
 
 
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider doctor"
 ) -> int:
     fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
-    verdicts = []
+    exit_code = 0
     for name, check in CHECKS.items():
+        verdict = "ok"
         try:
             with quiet_airflow():
-                verdict, text = "ok", check(fsm_conn_id)
+                text = check(fsm_conn_id)
         except Exception as error:
-            verdict, text = "FAILED", text_of(error) or ""
-            if not text:
+            failure = text_of(error)
+            if not failure:
                 raise
+            verdict = "FAILED"
+            text = failure
+            exit_code = 1
         print(printable(f"{name:12}{verdict:8}{' '.join(text.split())}"), flush=True)
-        verdicts.append(verdict)
-    return int("FAILED" in verdicts)
+    return exit_code
 
 
-def _hook(fsm_conn_id: str) -> Any:
+def _get_hook(fsm_conn_id: str) -> Any:
     from fsm_provider.hooks.connection import hook_on, read_connection_outside_of_tasks
 
     return hook_on(read_connection_outside_of_tasks(fsm_conn_id))
 
 
-def _connection(fsm_conn_id: str) -> str:
-    is_well, text = _hook(fsm_conn_id).test_connection()
+def _check_connection(fsm_conn_id: str) -> str:
+    is_well, text = _get_hook(fsm_conn_id).test_connection()
     if not is_well:
         raise FsmRefusedError(text)
     return str(text)
 
 
-def _clock(fsm_conn_id: str) -> str:
+def _check_clock(fsm_conn_id: str) -> str:
     from fsm_provider.commands.probe import Probe
 
-    found = Probe(_hook(fsm_conn_id).settings).timezone()
-    if not found.settings:
-        raise FsmRefusedError(found.evidence)
-    return f"server_timezone is {found.settings['server_timezone']}: {found.evidence}"
+    finding = Probe(_get_hook(fsm_conn_id).settings).timezone()
+    if not finding.settings:
+        raise FsmRefusedError(finding.evidence)
+    return f"server_timezone is {finding.settings['server_timezone']}: {finding.evidence}"
 
 
-def _ledger(fsm_conn_id: str) -> str:
+def _check_ledger(fsm_conn_id: str) -> str:
     from fsm_provider.writes.admin import UNCERTAIN, open_ledgers
 
-    with open_ledgers(fsm_conn_id) as ledgers:
-        states = [row.state for _, row in ledgers.rows()]
-    return f"{len(states)} sent, of which {sum(state in UNCERTAIN for state in states)} uncertain"
+    try:
+        with open_ledgers(fsm_conn_id) as ledgers:
+            states = [entry.state for _, entry in ledgers.rows()]
+    except FsmNoLedgerError as error:
+        return f"{error}: the first task that writes makes it"
+    uncertain = [state for state in states if state in UNCERTAIN]
+    return f"{len(states)} sent, of which {len(uncertain)} uncertain"
 
 
-def _triggerer(_: str) -> str:
+def _check_triggerer(_: str) -> str:
     from airflow.jobs.job import most_recent_job
 
     job = most_recent_job("TriggererJob")
@@ -75,11 +85,10 @@ def _triggerer(_: str) -> str:
     return f"its last heartbeat was at {job.latest_heartbeat:%F %T} UTC"
 
 
-def _receiver(_: str) -> str:
+def _check_receiver(_: str) -> str:
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
     from fsm_provider.plugins.webhooks.config import ReceiverConfiguration
-    from fsm_provider.plugins.webhooks.events import deliveries
     from fsm_provider.plugins.webhooks.settings import SETTINGS_VARIABLE, ReceiverSettings
     from fsm_provider.state.variables import read_variable_in_server
 
@@ -89,23 +98,33 @@ def _receiver(_: str) -> str:
     if not AIRFLOW_V_3_0_PLUS:
         raise FsmRefusedError("the receiver needs Airflow 3.0 or newer")
     ReceiverSettings.parse(text)
-    routes = ReceiverConfiguration().read()
-    for route, config in routes.items():
-        if not config.path_tokens or not (
-            config.signing_secrets or config.endpoint.signature == "none"
-        ):
-            raise FsmRefusedError(
-                f"{route} has no path token or signing secret: register its webhook"
-            )
-        used = [
-            one for one, accepted, _ in deliveries(route.partition("/")[0]) if accepted is not None
-        ]
-        if route not in used:
-            problem = "until one does, deliveries get HTTP 503"
-            raise FsmRefusedError(f"no DAG uses the asset fsm://{route}: {problem}")
-    return f"accepts deliveries for {', '.join(routes) or 'nothing'}"
+    configs = ReceiverConfiguration().read()
+    for route, config in configs.items():
+        _check_route(route, config)
+    return f"accepts deliveries for {', '.join(configs) or 'nothing'}"
 
 
-CHECKS = {
-    check.__name__[1:]: check for check in (_connection, _clock, _ledger, _triggerer, _receiver)
+def _check_route(route: str, config: RouteConfig) -> None:
+    """Check that deliveries at a path of the receiver can be told from others, and are wanted."""
+    from fsm_provider.plugins.webhooks.events import deliveries
+
+    is_signed = config.endpoint.signature != "none"
+    has_secret = bool(config.signing_secrets) or not is_signed
+    if not config.path_tokens or not has_secret:
+        raise FsmRefusedError(f"{route} has no path token or signing secret: register its webhook")
+    fsm_conn_id = route.partition("/")[0]
+    for counts in deliveries(fsm_conn_id):
+        if counts.route == route and counts.accepted is not None:
+            return
+    raise FsmRefusedError(
+        f"no DAG uses the asset fsm://{route}: until one does, deliveries get HTTP 503"
+    )
+
+
+CHECKS: dict[str, Callable[[str], str]] = {
+    "connection": _check_connection,
+    "clock": _check_clock,
+    "ledger": _check_ledger,
+    "triggerer": _check_triggerer,
+    "receiver": _check_receiver,
 }

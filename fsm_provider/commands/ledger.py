@@ -1,6 +1,4 @@
-"""``python -m fsm_provider ledger``: look at what was sent once, and record what a person has found
-out.
-"""
+"""``python -m fsm_provider ledger``: what was sent once, and what a person has found out of it."""
 
 from __future__ import annotations
 
@@ -8,29 +6,23 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from getpass import getuser
+from typing import TYPE_CHECKING
 
-from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.api.redaction import printable
 from fsm_provider.commands.cli import SubcommandParser, fail, print_table, quiet_airflow
-from fsm_provider.writes.admin import (
-    UNCERTAIN,
-    Entry,
-    change,
-    open_ledgers,
-    says,
-    settle,
-)
-from fsm_provider.writes.ledger import LedgerEntry, LedgerReader
+
+if TYPE_CHECKING:
+    from fsm_provider.writes.admin import Selection
+    from fsm_provider.writes.ledger import LedgerEntry
 
 DESCRIPTION = """\
-Look at the ledger of a connection, and settle what is uncertain in it. The ledger is in the SQL database
-that the connection names as state_conn_id; without one, in the database of Airflow 3.3 or newer. Only what
-was sent to the connection's base URL and account is shown and changed."""
+Look at the ledger of a connection, and settle what is uncertain in it. The ledger is in the SQL
+database that the connection names as state_conn_id; without one, in the database of Airflow 3.3 or
+newer. Only what was sent to the connection's base URL and account is shown and changed."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "list": ("--uncertain", "--limit 20", "--dag planned --run monday --json"),
     "settle": (
@@ -39,111 +31,146 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "forget": ('PM-9 --why "cancelled, to be created again"',),
 }
+HEAD = ("key", "state", "id", "sent by", "at (UTC)", "what")
 
 
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger"
 ) -> int:
     options = _make_parser(prog).parse_args(arguments)
-    with ExitStack() as stack:
-        with quiet_airflow():
-            ledgers = stack.enter_context(open_ledgers(options.conn_id))
-            is_uncertain = options.command == "list" and options.uncertain
-            entries = ledgers.rows(UNCERTAIN if is_uncertain else (), options.key)
-        return COMMANDS[options.command](ledgers, entries, options)
+    return COMMANDS[options.command](options)
 
 
-def _is_wanted(row: LedgerEntry, options: argparse.Namespace) -> bool:
-    asked = (options.dag_id, options.run_id, options.task_id, options.key)
-    has = (row.by.dag_id, row.by.run_id, row.by.task_id, row.key)
-    return all(one is None or one == other for one, other in zip(asked, has, strict=True))
+def _list(options: argparse.Namespace) -> int:
+    with quiet_airflow():
+        from fsm_provider.writes import admin
 
-
-def _list(_: LedgerReader, entries: Sequence[Entry], options: argparse.Namespace) -> int:
-    rows = [row for _, row in entries if _is_wanted(row, options)]
-    if options.limit:
-        rows = rows[-options.limit :]
+        with admin.open_ledgers(options.conn_id) as ledgers:
+            selected = admin.find(ledgers, _selection_from(options), options.limit)
+    entries = [entry for _, entry in selected]
     if options.json:
-        print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
-    elif rows:
-        head = ("key", "state", "id", "sent by", "at (UTC)", "what")
-        cells = []
-        for row in rows:
-            at = f"{datetime.fromtimestamp(row.sent_at / 1000, UTC):%F %T}" if row.sent_at else "-"
-            cells.append((row.key, row.state, str(row.result_id or "-"), str(row.by), at, str(row)))
-        print_table(head, cells)
-    return 0 if rows else fail(1, "nothing was found")
-
-
-def _settle(ledgers: LedgerReader, entries: Sequence[Entry], options: argparse.Namespace) -> int:
-    given = not options.not_created, options.job_id, options.by, options.why
-    print(printable(settle(ledgers, _only(entries, options), *given)))
+        _print_json(entries)
+    elif entries:
+        print_table(HEAD, map(_cells_for, entries))
+    if not entries:
+        return fail(1, "nothing was found")
     return 0
 
 
-def _forget(_: LedgerReader, entries: Sequence[Entry], options: argparse.Namespace) -> int:
-    from fsm_provider.writes.ledger import forgotten
+def _settle(options: argparse.Namespace) -> int:
+    with quiet_airflow():
+        from fsm_provider.writes import admin
 
-    entry = _only(entries, options)
-    who = says("forgotten", options.by, options.why)
-    change(entry, partial(forgotten, entry[1], who), who, "forgotten")
+        if options.not_created:
+            settlement = admin.Settlement.does_not_exist()
+        else:
+            settlement = admin.Settlement.exists(options.job_id)
+        with admin.open_ledgers(options.conn_id) as ledgers:
+            entry = admin.find_only(ledgers, _selection_from(options))
+            admin.settle(ledgers, entry, settlement, options.by, options.why)
+    print(printable(f"'{options.key}' is settled: {settlement}"))
+    return 0
+
+
+def _forget(options: argparse.Namespace) -> int:
+    with quiet_airflow():
+        from fsm_provider.writes import admin
+
+        with admin.open_ledgers(options.conn_id) as ledgers:
+            entry = admin.find_only(ledgers, _selection_from(options))
+            admin.forget(entry, options.by, options.why)
     print(printable(f"'{options.key}' is forgotten: it may be sent again"))
     return 0
 
 
-def _only(entries: Sequence[Entry], options: argparse.Namespace) -> Entry:
-    if not (wanted := [one for one in entries if _is_wanted(one[1], options)]):
-        raise FsmRefusedError(f"there is no '{options.key}'")
-    if len(wanted) > 1:
-        by = f"was sent by {len(wanted)} tasks: narrow it with --dag, --run, --task"
-        raise FsmRefusedError(
-            f"'{options.key}' {by}: {'; '.join(str(row.by) for _, row in wanted)}"
-        )
-    return wanted[0]
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "list": _list,
+    "settle": _settle,
+    "forget": _forget,
+}
+
+
+def _selection_from(options: argparse.Namespace) -> Selection:
+    from fsm_provider.writes.admin import Selection
+
+    return Selection(
+        key=options.key,
+        dag_id=options.dag_id,
+        run_id=options.run_id,
+        task_id=options.task_id,
+        only_uncertain=options.command == "list" and options.uncertain,
+    )
+
+
+def _print_json(entries: Sequence[LedgerEntry]) -> None:
+    records = [{**asdict(entry), "result_id": entry.result_id} for entry in entries]
+    print(json.dumps(records, indent=2))
+
+
+def _cells_for(entry: LedgerEntry) -> tuple[str, ...]:
+    """Return the cells of an entry, in the columns of ``HEAD``."""
+    sent_at = "-"
+    if entry.sent_at:
+        sent_at = f"{datetime.fromtimestamp(entry.sent_at / 1000, UTC):%F %T}"
+    result_id = str(entry.result_id or "-")
+    return entry.key, entry.state, result_id, str(entry.by), sent_at, str(entry)
 
 
 def _make_parser(prog: str) -> argparse.ArgumentParser:
     parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES)
-    task = argparse.ArgumentParser(add_help=False)
-    for name, text in (("dag", "DAG"), ("run", "run"), ("task", "task")):
-        task.add_argument(f"--{name}", dest=f"{name}_id", metavar="ID", help=f"only of this {text}")
-    who = argparse.ArgumentParser(add_help=False)
-    who.add_argument("key", type=str.strip, metavar="KEY")
+    of_task = _make_task_options()
+    of_person = _make_person_options()
+
+    listing = parser.subcommand("list", "show what was sent", of_task)
+    listing.add_argument("--key", type=str.strip, help="only of this key")
+    listing.add_argument("--uncertain", action="store_true", help="only what may exist or not")
+    listing.add_argument(
+        "--limit", type=_positive, metavar="N", help="only the N that were sent last"
+    )
+    listing.add_argument("--json", action="store_true", help="as JSON, with all that is known")
+
+    text = "record what became of a write that is uncertain, after a look into the service"
+    settling = parser.subcommand("settle", text, of_task, of_person)
+    settlement = settling.add_mutually_exclusive_group(required=True)
+    settlement.add_argument(
+        "--job-id", "--id", type=_positive, metavar="N", help="it exists, with this id"
+    )
+    settlement.add_argument("--done", action="store_true", help="it was carried out, and has no id")
+    settlement.add_argument(
+        "--not-created", action="store_true", help="nothing was written: send it again"
+    )
+
+    text = "have a write that is done sent again by the next attempt"
+    parser.subcommand("forget", text, of_task, of_person)
+    return parser
+
+
+def _make_task_options() -> argparse.ArgumentParser:
+    """Return the options that narrow what is shown or changed to that of a task."""
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("--dag", dest="dag_id", metavar="ID", help="only of this DAG")
+    options.add_argument("--run", dest="run_id", metavar="ID", help="only of this run")
+    options.add_argument("--task", dest="task_id", metavar="ID", help="only of this task")
+    return options
+
+
+def _make_person_options() -> argparse.ArgumentParser:
+    """Return the arguments that say what a person changes, who that is, and why."""
+    options = argparse.ArgumentParser(add_help=False)
+    options.add_argument("key", type=str.strip, metavar="KEY")
     user = None
     with suppress(ImportError, KeyError, OSError):  # a container's user may have no name
         user = getuser()
-    who.add_argument(
+    options.add_argument(
         "--by", metavar="NAME", default=user, required=user is None, help="who you are"
     )
-    who.add_argument(
+    options.add_argument(
         "--why", type=str.strip, metavar="TEXT", required=True, help="kept with the row"
     )
-    one = parser.subcommand("list", "show what was sent", task)
-    one.add_argument("--key", type=str.strip, help="only of this key")
-    one.add_argument("--uncertain", action="store_true", help="only what may exist or not")
-    one.add_argument("--limit", type=_positive, metavar="N", help="only the N that were sent last")
-    one.add_argument("--json", action="store_true", help="as JSON, with all that is known")
-    text = "record what became of a write that is uncertain, after a look into the service"
-    outcome = parser.subcommand("settle", text, task, who).add_mutually_exclusive_group(
-        required=True
-    )
-    outcome.add_argument(
-        "--job-id", "--id", type=_positive, metavar="N", help="it exists, with this id"
-    )
-    outcome.add_argument("--done", action="store_true", help="it was carried out, and has no id")
-    outcome.add_argument(
-        "--not-created", action="store_true", help="nothing was written: send it again"
-    )
-    parser.subcommand(
-        "forget", "have a write that is done sent again by the next attempt", task, who
-    )
-    return parser
+    return options
 
 
 def _positive(text: str) -> int:
     if not re.fullmatch("0*[1-9][0-9]*", text):
         raise argparse.ArgumentTypeError(f"should be a whole number, 1 or more, not {text!r}")
     return int(text)
-
-
-COMMANDS: dict[str, Callable[..., int]] = {"list": _list, "settle": _settle, "forget": _forget}

@@ -23,30 +23,30 @@ from fsm_provider.commands.cli import parse_conn_id
 
 MAX_REQUESTS = 30
 CURSOR_PARAMS = (
-    *(
-        "cursor",
-        "nextCursor",
-        "next_cursor",
-        "pageCursor",
-        "after",
-        "startingAfter",
-        "starting_after",
-    ),
-    *("pageToken", "page_token"),
+    "cursor",
+    "nextCursor",
+    "next_cursor",
+    "pageCursor",
+    "after",
+    "startingAfter",
+    "starting_after",
+    "pageToken",
+    "page_token",
 )
 PAGE_SIZE_PARAMS = ("limit", "pageSize", "page_size", "perPage", "per_page", "size", "count")
 PAGE_SIZES = (500, 200, 100)
 CLOCKS_DIFFER = 180.0  # seconds
 DESCRIPTION = f"""\
-Find out which cursor parameter, page size and time zone the service behind a connection expects, and print
-the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET requests, plus one for each
-that does not arrive or returns HTTP 429. Exit code: 0 if everything was determined, 1 if something was not,
-2 if forms cannot be listed."""
+Find out which cursor parameter, page size and time zone the service behind a connection expects,
+and print the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET
+requests, plus one for each that does not arrive or returns HTTP 429. Exit code: 0 if everything was
+determined, 1 if something was not, 2 if forms cannot be listed."""
 
 
 class Finding(NamedTuple):
-    """The result for one setting: the evidence, and what the connection should contain, if it was
-    found.
+    """What was found out about a setting.
+
+    :param settings: what the connection should contain; empty if that was not found.
     """
 
     name: str
@@ -55,7 +55,11 @@ class Finding(NamedTuple):
 
 
 class Probe:
-    """One examination of a service; the parameter names of its settings are tried first."""
+    """An examination of a service; the parameter names of its settings are tried first.
+
+    The command requests the first page of forms, and then takes each finding of :meth:`findings`.
+    The cursor comes after the page size: with one form a page, the forms have a second page.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -71,8 +75,8 @@ class Probe:
         """
         with self._client:
             steps: dict[str, Callable[[Page[Form]], Finding]] = {
-                "page_size_param": self._page_size,
-                "cursor_param": self._cursor,
+                "page_size_param": self._find_page_size,
+                "cursor_param": self._find_cursor,
                 "server_timezone": self.timezone,
             }
             for name, step in steps.items():
@@ -97,29 +101,31 @@ class Probe:
         except FsmError:
             return None
 
-    def _page_size(self, first: Page[Form]) -> Finding:
+    def _find_page_size(self, first: Page[Form]) -> Finding:
         usual = len(first.data)
         if usual < 2:
             return Finding("page_size_param", "there are no two forms")
         names = _distinct(self._settings.page_size_param, *PAGE_SIZE_PARAMS)
         for name in names:
             page = self._try({name: 1})
-            if page and len(page.data) == 1:
+            if page is not None and len(page.data) == 1:
                 self._size_param = name
-                found = {"page_size_param": name, "page_size": self._largest_page(name, usual)}
-                return Finding("page_size_param", f"{name}=1 gave 1 record, not {usual}", found)
+                settings = {"page_size_param": name, "page_size": self._largest_page(name, usual)}
+                return Finding("page_size_param", f"{name}=1 gave 1 record, not {usual}", settings)
         return Finding("page_size_param", f"none of these works: {', '.join(names)}")
 
     def _largest_page(self, name: str, usual: int) -> int:
         for size in PAGE_SIZES:
             page = self._try({name: size})
-            if page and _after(page).finished:
+            if page is None:
+                continue
+            if _after(page).finished:
                 return size
-            if page and len(page.data) > usual:
+            if len(page.data) > usual:
                 return len(page.data)
         return usual
 
-    def _cursor(self, first: Page[Form]) -> Finding:
+    def _find_cursor(self, first: Page[Form]) -> Finding:
         params: dict[str, Any] = {}
         if _after(first).finished and self._size_param:
             params = {self._size_param: 1}
@@ -129,7 +135,7 @@ class Probe:
         names = _distinct(self._settings.cursor_param, *CURSOR_PARAMS)
         for name in names:
             second = self._try({**params, name: _after(first).cursor})
-            if second and _follows(second, first):
+            if second is not None and _follows(second, first):
                 evidence = "with it the second page followed the first"
                 return Finding("cursor_param", evidence, {"cursor_param": name})
         return Finding("cursor_param", f"none of these works: {', '.join(names)}")
@@ -145,9 +151,10 @@ class Probe:
         zone = str(self._settings.server_timezone)
         ahead = (shown - datetime.now(UTC)).total_seconds()
         if abs(ahead) > CLOCKS_DIFFER:
-            evidence = f"read in {zone}, the service's clock is {ahead / 60:+.0f} minutes from this machine's"
             return Finding(
-                "server_timezone", f"{evidence}: set the service's zone, or correct the clock"
+                "server_timezone",
+                f"read in {zone}, the service's clock is {ahead / 60:+.0f} minutes from this "
+                "machine's: set the service's zone, or correct the clock",
             )
         evidence = f"in it, the service's time is the current time ({shown:%Y-%m-%d %H:%M:%S})"
         return Finding("server_timezone", evidence, {"server_timezone": zone})
@@ -169,30 +176,41 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
         _after(first).advance(second)
     except FsmPaginationError:
         return False
-    return bool(second.data) and not {form.id for form in first.data} & {
-        form.id for form in second.data
-    }
+    first_ids = {form.id for form in first.data}
+    second_ids = {form.id for form in second.data}
+    return bool(second_ids) and first_ids.isdisjoint(second_ids)
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider probe") -> int:
     from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 
     fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
-    settings = settings_from(connection := read_connection_outside_of_tasks(fsm_conn_id))
-    probe, findings = Probe(settings), []
+    connection = read_connection_outside_of_tasks(fsm_conn_id)
+    settings = settings_from(connection)
+    probe = Probe(settings)
     first = probe.first_page({})
     print(
-        f"The connection works. Asking {settings.base_url} at most {MAX_REQUESTS} times, reading only.\n"
+        f"The connection works. Asking {settings.base_url} at most {MAX_REQUESTS} times, reading "
+        "only.\n"
     )
+    extra = dict(connection.extra_dejson)
+    unknown = []
     for finding in probe.findings(first):
-        findings.append(finding)
         if finding.settings:
-            values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
-            print(printable(f"{values}: {finding.evidence}"))
+            _print_finding(finding)
+            extra |= finding.settings
+        else:
+            unknown.append(f"- {finding.name}, because {finding.evidence}.")
     print(f"\nRequests made: {probe.requests}. The connection's extra:")
-    found = {name: value for finding in findings for name, value in finding.settings.items()}
-    print(json.dumps({**connection.extra_dejson, **found}, indent=2))
-    unknown = [f"- {one.name}, because {one.evidence}." for one in findings if not one.settings]
-    if unknown:
-        print("\nCould not be determined:", *map(printable, unknown), sep="\n")
-    return 1 if unknown else 0
+    print(json.dumps(extra, indent=2))
+    if not unknown:
+        return 0
+    print("\nCould not be determined:")
+    for line in unknown:
+        print(printable(line))
+    return 1
+
+
+def _print_finding(finding: Finding) -> None:
+    values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
+    print(printable(f"{values}: {finding.evidence}"))

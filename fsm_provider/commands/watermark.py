@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+import argparse
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fsm_provider.api.errors import FsmRefusedError
-from fsm_provider.api.forms import format_time
 from fsm_provider.api.redaction import printable
-from fsm_provider.api.validation import parse_past
-from fsm_provider.commands.cli import SubcommandParser, print_table, quiet_airflow
-from fsm_provider.polling.admin import watched_assets
-from fsm_provider.polling.polls import time_of
+from fsm_provider.commands.cli import SubcommandParser, fail, print_table, quiet_airflow
+
+if TYPE_CHECKING:
+    from fsm_provider.polling.admin import AssetStatus
 
 DESCRIPTION = (
     "Show how far the watchers of completed_forms have emitted forms, and set that to another time."
@@ -21,43 +20,89 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "show": ("", "gas_safety"),
     "set": ("gas_safety 2026-01-05T08:00:00Z",),
 }
+HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)")
 
 
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark"
 ) -> int:
+    options = _make_parser(prog).parse_args(arguments)
+    return COMMANDS[options.command](options)
+
+
+def _show(options: argparse.Namespace) -> int:
+    with quiet_airflow():
+        assets = _find_assets(options.name)
+        rows = [_cells_for(asset) for asset in assets]
+    print_table(HEAD, rows)
+    missing = {str(asset.no_ledger) for asset in assets if asset.no_ledger is not None}
+    if missing:
+        return fail(1, "; ".join(sorted(missing)))
+    return 0
+
+
+def _set(options: argparse.Namespace) -> int:
+    from fsm_provider.api.forms import format_time
+    from fsm_provider.api.validation import parse_past
+
+    since = parse_past("TIME", options.time)
+    with quiet_airflow():
+        assets = _find_assets(options.name)
+        from fsm_provider.polling.admin import begin_anew
+
+        for asset in assets:
+            begin_anew(asset, since)
+    at = format_time(since)
+    text = f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"
+    print(printable(text))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"show": _show, "set": _set}
+
+
+def _find_assets(name: str | None) -> list[AssetStatus]:
+    """Return the assets of that name, or all: at least one."""
+    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+    if not AIRFLOW_V_3_0_PLUS:
+        raise FsmRefusedError("assets of completed forms need Airflow 3.0 or newer")
+    from fsm_provider.polling.admin import watched_assets
+
+    assets = watched_assets(name)
+    if not assets:
+        named = f" named {name!r}" if name else ""
+        raise FsmRefusedError(
+            f"there is no asset of completed forms{named} in a DAG that Airflow has read"
+        )
+    return assets
+
+
+def _cells_for(asset: AssetStatus) -> tuple[str, ...]:
+    """Return the cells of an asset, in the columns of ``HEAD``."""
+    watermark = _format_seconds(asset.stored.get("watermark"))
+    floor = _format_seconds(asset.stored.get("floor"))
+    return asset.name, watermark, floor
+
+
+def _format_seconds(seconds: Any) -> str:
+    from fsm_provider.api.forms import format_time
+    from fsm_provider.polling.polls import time_of
+
+    time = time_of(seconds)
+    return "-" if time is None else format_time(time)
+
+
+def _make_parser(prog: str) -> argparse.ArgumentParser:
     parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES, conn_id=False)
-    one = parser.subcommand("show", "show the watermarks of assets")
-    one.add_argument("name", metavar="NAME", nargs="?", help="only this asset's")
+
+    showing = parser.subcommand("show", "show the watermarks of assets")
+    showing.add_argument("name", metavar="NAME", nargs="?", help="only this asset's")
+
     text = (
         "have the watcher of an asset begin anew: it emits the forms that were updated since a time"
     )
-    one = parser.subcommand("set", text)
-    one.add_argument("name", metavar="NAME")
-    one.add_argument("time", metavar="TIME", help="ISO 8601; without a zone UTC")
-    options = parser.parse_args(arguments)
-    since = parse_past("TIME", options.time) if options.command == "set" else None
-    with quiet_airflow():
-        if not AIRFLOW_V_3_0_PLUS:
-            raise FsmRefusedError("assets of completed forms need Airflow 3.0 or newer")
-        if not (assets := watched_assets(options.name)):
-            named = f" named {options.name!r}" if options.name else ""
-            raise FsmRefusedError(
-                f"there is no asset of completed forms{named} in a DAG that Airflow has read"
-            )
-        if since is not None:
-            for asset in assets:
-                asset.begin_anew(since)
-    if since is None:
-        times = [[time_of(one.stored.get(key)) for key in ("watermark", "floor")] for one in assets]
-        cells = [[format_time(at) if at else "-" for at in some] for some in times]
-        rows = [[one.name, *some] for one, some in zip(assets, cells, strict=True)]
-        print_table(("asset", "watermark (UTC)", "nothing before (UTC)"), rows)
-    else:
-        at = format_time(since)
-        print(
-            printable(
-                f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"
-            )
-        )
-    return 0
+    setting = parser.subcommand("set", text)
+    setting.add_argument("name", metavar="NAME")
+    setting.add_argument("time", metavar="TIME", help="ISO 8601; without a zone UTC")
+    return parser

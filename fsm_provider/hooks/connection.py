@@ -1,4 +1,4 @@
-"""The settings in an Airflow connection of type ``fsm``, and connections in Airflow's own database."""
+"""The settings in an Airflow connection of type ``fsm``, and connections outside of tasks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,17 @@ def settings_from(connection: Connection) -> Settings:
 
 
 def _values_of(connection: Connection) -> dict[str, Any]:
+    """Return the settings as they stand in the fields of a connection."""
+    values = _values_of_extra(connection.extra)
+    values["base_url"] = _base_url_of(connection)
+    values["token"] = connection.password or ""
+    values["account"] = (connection.login or "").strip()
+    return values
+
+
+def _values_of_extra(text: str | None) -> dict[str, Any]:
     try:
-        extra = from_json(connection.extra or "{}")
+        extra = from_json(text or "{}")
     except ValueError:
         extra = None
     if not isinstance(extra, dict):
@@ -46,20 +55,25 @@ def _values_of(connection: Connection) -> dict[str, Any]:
             raise FsmInputError(
                 f"extra: {name} is not one of its settings: it is the connection's {place}"
             )
-    given = {name: value for name, value in extra.items() if value not in (None, "")}
+    values = {name: value for name, value in extra.items() if value not in (None, "")}
     if "api_version" in extra:
-        given.setdefault("api_version", "")
-    if not (host := connection.host):
+        values.setdefault("api_version", "")
+    return values
+
+
+def _base_url_of(connection: Connection) -> str:
+    host: str | None = connection.host
+    if not host:
         raise FsmInputError(f"host: is missing: it should be the base URL, e.g. {EXAMPLE_URL}")
     if "://" not in host:
         host = f"{connection.schema or 'https'}://{host}"
-    if connection.port:
-        scheme, _, rest = host.partition("://")
-        authority, slash, path = rest.partition("/")
-        port = f":{connection.port}"  # which the host may have as well
-        host = f"{scheme}://{authority.removesuffix(port)}{port}{slash}{path}"
-    account = (connection.login or "").strip()
-    return {**given, "base_url": host, "token": connection.password or "", "account": account}
+    if not connection.port:
+        return host
+    scheme, _, rest = host.partition("://")
+    authority, slash, path = rest.partition("/")
+    port = f":{connection.port}"
+    authority = authority.removesuffix(port)  # the host may have it as well
+    return f"{scheme}://{authority}{port}{slash}{path}"
 
 
 def read_connection_outside_of_tasks(conn_id: str) -> Connection:
@@ -80,10 +94,20 @@ def hook_on(stored: Connection) -> Any:
     """
     from airflow.providers.common.compat.sdk import Connection
 
-    names = ("conn_id", "conn_type", "host", "schema", "login", "password", "port", "extra")
-    connection: Any = Connection(**{name: getattr(stored, name) for name in names})
+    connection: Any = Connection(
+        conn_id=stored.conn_id,
+        conn_type=stored.conn_type,
+        host=stored.host,
+        schema=stored.schema,
+        login=stored.login,
+        password=stored.password,
+        port=stored.port,
+        extra=stored.extra,
+    )
+
+    def get_connection(_: str) -> Any:
+        return connection
+
     hook = connection.get_hook()
-    hook.get_connection = lambda _: (
-        connection
-    )  # a hook reads its connection again, the way of tasks
+    hook.get_connection = get_connection  # else it reads its connection again, the way of tasks
     return hook

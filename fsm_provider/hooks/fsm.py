@@ -35,8 +35,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SUPERVISOR_LOCK = nullcontext() if AIRFLOW_V_3_2_PLUS else RLock()
-"""Held while a thread talks to the task's supervisor: before Airflow 3.2, two at once mix up
-responses.
+"""Held while a thread talks to the task's supervisor.
+
+Before Airflow 3.2, two threads at once get each other's responses.
 """
 
 
@@ -82,8 +83,12 @@ class FsmHook(BaseHook):
 
         :raises FsmInputError: one message that names every invalid field of the connection.
         """
-        read = self._read_settings
-        return FsmClient(read(), reload_settings=read, sleep=self._sleep, metrics=self.metrics)
+        return FsmClient(
+            self._read_settings(),
+            reload_settings=self._read_settings,
+            sleep=self._sleep,
+            metrics=self.metrics,
+        )
 
     def get_conn(self) -> FsmClient:
         """Return :attr:`client`, under Airflow's usual name."""
@@ -115,8 +120,9 @@ class FsmHook(BaseHook):
         destination: ObjectStoragePath | str,
         **limits: Unpack[PdfLimits],
     ) -> int:
-        """Store the PDF of a form atomically, and return its size in bytes; an older file is
-        replaced.
+        """Store the PDF of a form atomically, and return its size in bytes.
+
+        An older file is replaced.
 
         :param form: with its ``formPDFURL``, as in a listing; a dictionary is validated first.
         :param destination: the file, in any storage that Airflow supports.
@@ -140,27 +146,29 @@ class FsmHook(BaseHook):
         return stored
 
     def test_connection(self) -> tuple[bool, str]:
-        """List one page of forms, and a second page if there is one, which checks the cursor
-        parameter.
-        """
+        """List a page of forms, and a second one if there is one: it checks the cursor parameter."""
         try:
             pages = self.client.pages(LIST_FORMS.path, model=LIST_FORMS.response)
             first = next(pages)
             second = next(pages, None)
         except FsmError as error:
-            if isinstance(error, FsmApiError):
-                error = replace(
-                    error, body_excerpt=""
-                )  # the host may be one that only Airflow reaches
-            # Airflow's UI tests a copy of the connection under a temporary name.
-            name = f"connection '{self.fsm_conn_id}'"
-            return False, str(error).removeprefix(f"{name}: ").replace(f"; {name}", "")
+            return False, self._describe_failure(error)
         if second is None:
-            name = self.settings.cursor_param
-            untried = f"whether the cursor parameter '{name}' is right could not be tried"
             forms = pluralize(len(first.data), "form")
-            return True, f"The token is accepted. There is one page, of {forms}, so {untried}."
+            return True, (
+                f"The token is accepted. There is one page, of {forms}, so whether the cursor "
+                f"parameter '{self.settings.cursor_param}' is right could not be tried."
+            )
         return True, "The token is accepted, and the second page of forms followed the first."
+
+    def _describe_failure(self, error: FsmError) -> str:
+        """Return what a test of the connection shows of an error."""
+        if isinstance(error, FsmApiError):
+            # The host may be one that only Airflow reaches: its body is not for who tests.
+            error = replace(error, body_excerpt="")
+        # Airflow's UI tests a copy of the connection under a temporary name.
+        name = f"connection '{self.fsm_conn_id}'"
+        return str(error).removeprefix(f"{name}: ").replace(f"; {name}", "")
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
@@ -171,23 +179,24 @@ class FsmHook(BaseHook):
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
         """Return the connection form's custom fields, for Airflow before 3.2."""
-        from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
-        from wtforms import BooleanField, IntegerField, StringField
-        from wtforms.validators import Optional
+        fields = get_provider_info()["connection-types"][0]["conn-fields"]
+        return {name: _make_widget(field) for name, field in fields.items()}
 
-        widgets = {}
-        for name, field in get_provider_info()["connection-types"][0]["conn-fields"].items():
-            kind, default = field["schema"]["type"][0], field["schema"].get("default")
-            about = {
-                "label": field["label"],
-                "description": field["description"],
-                "default": default,
-            }
-            if kind == "boolean":
-                widgets[name] = BooleanField(**about)
-                continue
-            about |= {"validators": [Optional()], "widget": BS3TextFieldWidget()}
-            if kind != "integer" and default is not None:
-                about["default"] = str(default)
-            widgets[name] = (IntegerField if kind == "integer" else StringField)(**about)
-        return widgets
+
+def _make_widget(field: dict[str, Any]) -> Any:
+    """Return the widget of a field of the connection form."""
+    from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
+    from wtforms import BooleanField, IntegerField, StringField
+    from wtforms.validators import Optional
+
+    json_type = field["schema"]["type"][0]
+    default = field["schema"].get("default")
+    texts = {"label": field["label"], "description": field["description"]}
+    if json_type == "boolean":
+        return BooleanField(default=default, **texts)
+    entry = {"validators": [Optional()], "widget": BS3TextFieldWidget()}
+    if json_type == "integer":
+        return IntegerField(default=default, **texts, **entry)
+    if default is not None:
+        default = str(default)
+    return StringField(default=default, **texts, **entry)

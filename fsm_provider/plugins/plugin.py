@@ -1,4 +1,4 @@
-"""What Airflow's API server (Airflow 3) serves of this provider: the entry point ``airflow.plugins``.
+"""What the API server of Airflow 3 serves of this provider: entry point ``airflow.plugins``.
 
 Every component of Airflow imports this module. The receiver and the page are imported at their
 first request.
@@ -30,19 +30,23 @@ async def serve_page(scope: Scope, receive: Receive, send: Send) -> None:
     await app(scope, receive, send)
 
 
+APPS: list[dict[str, Any]] = [
+    {"name": "fsm webhooks", "url_prefix": webhooks.URL_PREFIX, "app": serve_webhooks},
+    {"name": "fsm page", "url_prefix": page.URL_PREFIX, "app": serve_page},
+]
+MENU_ITEMS: list[dict[str, Any]] = [
+    {
+        "name": "Field service",
+        "href": f"{page.URL_PREFIX.removeprefix('/')}/",
+        "url_route": "field-service",
+        "destination": "nav",
+    }
+]
+
+
 class FsmPlugin(AirflowPlugin):
     """Mounts the receiver, which accepts nothing until it is configured, and the page."""
 
     name: str = "fsm"
-    fastapi_apps: list[dict[str, Any]] = [
-        {"name": "fsm webhooks", "url_prefix": webhooks.URL_PREFIX, "app": serve_webhooks},
-        {"name": "fsm page", "url_prefix": page.URL_PREFIX, "app": serve_page},
-    ]
-    external_views: list[dict[str, Any]] = [
-        {
-            "name": "Field service",
-            "href": f"{page.URL_PREFIX.removeprefix('/')}/",
-            "url_route": "field-service",
-            "destination": "nav",
-        }
-    ]
+    fastapi_apps: list[dict[str, Any]] = APPS
+    external_views: list[dict[str, Any]] = MENU_ITEMS

@@ -1,11 +1,15 @@
-"""The assets of completed forms, for people: how far each is, and to begin anew."""
+"""The desk of the assets of completed forms: how far each is, and to have its watcher begin anew.
+
+The command ``watermark`` and the page are faces of it. Airflow has these assets, and what their
+watchers store: since 3.3 in its own database, before that in the SQL database of the connection.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -15,87 +19,150 @@ from airflow.providers.common.compat.sdk import conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from sqlalchemy import select
 
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET, prefix_for
 
+StoredValues = Mapping[tuple[int, str], Any]
+"""What is stored with assets, by the asset's id and the key."""
 
-@dataclass
+
+@dataclass(frozen=True, kw_only=True)
 class AssetStatus:
-    """An asset of completed forms.
+    """An asset of completed forms, and what its watcher has stored.
 
-    :ivar dag_ids: the DAGs that it starts.
-    :ivar stored: by its watcher: times, forms by day, and how it fares, some 20 s ago at most.
+    :param dag_ids: the DAGs that it starts.
+    :param prefix: of the keys that are of one service: a connection may lead to another one later.
+    :param stored: times, forms by day, and how the watcher fares, some 20 s ago at most.
+    :param no_ledger: why nothing is stored yet, where there is no database for it.
     """
 
     asset_id: int
     name: str
     fsm_conn_id: str
-    dag_ids: set[str] = field(default_factory=set)
+    dag_ids: frozenset[str]
     prefix: str = ""
-    stored: dict[str, Any] = field(default_factory=dict)
-
-    def begin_anew(self, since: datetime) -> None:
-        key, value = self.prefix + RESET, {"id": uuid4().hex, "time": since.timestamp()}
-        if AIRFLOW_V_3_3_PLUS:
-            from airflow.state import AssetScope, get_state_backend
-
-            get_state_backend().set(AssetScope(asset_id=self.asset_id), key, json.dumps(value))
-        else:
-            asyncio.run(self.sql_store().aset(key, value))
-
-    def sql_store(self) -> SqlAssetStore:
-        # In a thread: it ends the thread's session with Airflow's database.
-        read = asyncio.to_thread
-        of = read_connection_outside_of_tasks
-        return SqlAssetStore(self.name, self.fsm_conn_id, lambda conn_id: read(of, conn_id))
+    stored: Mapping[str, Any] = field(default_factory=dict)
+    no_ledger: FsmNoLedgerError | None = None
 
 
 def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
     """Return the assets of completed forms in DAGs that Airflow has read, by name."""
+    assets: dict[int, AssetStatus] = {}
+    for asset in _assets_in_dags():
+        is_named = name in (None, asset.name)
+        is_of_connection = fsm_conn_id in (None, asset.fsm_conn_id)
+        if is_named and is_of_connection:
+            assets[asset.asset_id] = asset
+    for conn_id in {asset.fsm_conn_id for asset in assets.values()}:
+        of_connection = [asset for asset in assets.values() if asset.fsm_conn_id == conn_id]
+        for asset in _with_what_is_stored(conn_id, of_connection):
+            assets[asset.asset_id] = asset
+    return list(assets.values())
+
+
+def begin_anew(asset: AssetStatus, since: datetime) -> None:
+    """Have the watcher of an asset emit the forms that were updated since a time."""
+    key = asset.prefix + RESET
+    value = {"id": uuid4().hex, "time": since.timestamp()}
+    if not AIRFLOW_V_3_3_PLUS:
+        asyncio.run(sql_store(asset, create=True).aset(key, value))
+        return
+    from airflow.state import AssetScope, get_state_backend
+
+    get_state_backend().set(AssetScope(asset_id=asset.asset_id), key, json.dumps(value))
+
+
+def read_stored(assets: Collection[AssetStatus], keys: Collection[str]) -> StoredValues:
+    """Return what is stored with assets of one connection, by one query.
+
+    :raises FsmNoLedgerError: if there is no database for it yet: none is made.
+    """
+    if AIRFLOW_V_3_3_PLUS:
+        return _read_from_airflow(assets, keys)
+    pairs = [(asset, key) for asset in assets for key in keys]
+    wanted = [(sql_store(asset, create=False), key) for asset, key in pairs]
+    values = asyncio.run(read_all(wanted))
+    return {(asset.asset_id, key): value for (asset, key), value in zip(pairs, values, strict=True)}
+
+
+def sql_store(asset: AssetStatus, *, create: bool) -> SqlAssetStore:
+    """Return what is stored with an asset before Airflow 3.3.
+
+    :param create: make the tables if there are none.
+    """
+
+    async def read_connection(conn_id: str) -> Any:
+        # In a thread: it ends the thread's session with Airflow's database.
+        return await asyncio.to_thread(read_connection_outside_of_tasks, conn_id)
+
+    return SqlAssetStore(asset.name, asset.fsm_conn_id, read_connection, create=create)
+
+
+def _assets_in_dags() -> list[AssetStatus]:
+    """Return the assets of completed forms, by name, without what is stored with them."""
     from airflow.models.asset import AssetModel
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
     from airflow.utils.session import create_session
 
-    query = select(AssetModel.id, AssetModel.name, AssetModel.uri, Scheduled.dag_id).order_by(
-        AssetModel.name
+    query = (
+        select(AssetModel.id, AssetModel.name, AssetModel.uri, Scheduled.dag_id)
+        .outerjoin(Scheduled, Scheduled.asset_id == AssetModel.id)
+        .where(AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%"))
+        .order_by(AssetModel.name)
     )
-    query = query.outerjoin(Scheduled, Scheduled.asset_id == AssetModel.id)
-    is_ours = AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%")
-    found: dict[int, AssetStatus] = {}
+    assets: dict[int, AssetStatus] = {}
     with create_session() as session:
-        for asset_id, of, uri, dag_id in session.execute(query.where(*is_ours)):
-            one = found.setdefault(
-                asset_id, AssetStatus(asset_id, of, unquote(urlsplit(uri).netloc))
-            )
-            one.dag_ids |= {dag_id} - {None}
-    assets = [one for one in found.values() if name in (None, one.name)]
-    assets = [one for one in assets if fsm_conn_id in (None, one.fsm_conn_id)]
-    for conn_id in {one.fsm_conn_id for one in assets}:
-        of_conn = [one for one in assets if one.fsm_conn_id == conn_id]
-        prefix = prefix_for(settings_from(read_connection_outside_of_tasks(conn_id)).service)
-        stored = read([(one, key) for one in of_conn for key in (OWNER, prefix + WATERMARK)])
-        for one, owner, progress in zip(of_conn, stored[::2], stored[1::2], strict=True):
-            one.prefix, one.stored = prefix, (owner or [{}])[-1] | (progress or {})
-    return assets
+        # A row for each DAG that an asset starts; if it starts none, one without a DAG.
+        for asset_id, name, uri, dag_id in session.execute(query):
+            conn_id = unquote(urlsplit(uri).netloc)
+            asset = assets.get(asset_id)
+            if asset is None:
+                asset = AssetStatus(
+                    asset_id=asset_id, name=name, fsm_conn_id=conn_id, dag_ids=frozenset()
+                )
+            if dag_id is not None:
+                asset = replace(asset, dag_ids=asset.dag_ids | {dag_id})
+            assets[asset_id] = asset
+    return list(assets.values())
 
 
-def read(wanted: Sequence[tuple[AssetStatus, str]]) -> list[Any]:
-    """Return what is stored with assets of one connection, by one query."""
-    if not AIRFLOW_V_3_3_PLUS:
-        return asyncio.run(read_all([(one.sql_store(), key) for one, key in wanted]))
+def _with_what_is_stored(conn_id: str, assets: Collection[AssetStatus]) -> list[AssetStatus]:
+    """Return assets of one connection, with what their watchers have stored."""
+    settings = settings_from(read_connection_outside_of_tasks(conn_id))
+    prefix = prefix_for(settings.service)
+    progress_key = prefix + WATERMARK
+    values: StoredValues = {}
+    no_ledger = None
+    try:
+        values = read_stored(assets, (OWNER, progress_key))
+    except FsmNoLedgerError as error:
+        no_ledger = error
+    statuses = []
+    for asset in assets:
+        owner = values.get((asset.asset_id, OWNER))
+        stored = dict(owner[-1]) if owner else {}
+        stored |= values.get((asset.asset_id, progress_key)) or {}
+        statuses.append(replace(asset, prefix=prefix, stored=stored, no_ledger=no_ledger))
+    return statuses
+
+
+def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -> StoredValues:
+    """Return what is stored in the database of Airflow 3.3."""
     from airflow.models.asset_state_store import AssetStateStoreModel as Stored
     from airflow.utils.session import create_session
 
-    if backend := conf.get("workers", "state_store_backend", fallback=""):
+    backend = conf.get("workers", "state_store_backend", fallback="")
+    if backend:
         raise FsmInputError(
             f"only workers read what is in {backend}, state_store_backend of airflow.cfg"
         )
-    ids, keys = {one.asset_id for one, _ in wanted}, {key for _, key in wanted}
-    query = select(Stored.asset_id, Stored.key, Stored.value)
+    ids = {asset.asset_id for asset in assets}
+    query = select(Stored.asset_id, Stored.key, Stored.value).where(
+        Stored.asset_id.in_(ids), Stored.key.in_(keys)
+    )
     with create_session() as session:
-        found = session.execute(query.where(Stored.asset_id.in_(ids), Stored.key.in_(keys)))
-        values = {(asset_id, key): json.loads(text) for asset_id, key, text in found}
-    return [values.get((one.asset_id, key)) for one, key in wanted]
+        rows = session.execute(query).all()
+    return {(asset_id, key): json.loads(text) for asset_id, key, text in rows}

@@ -40,8 +40,11 @@ class SqlAssetStore:
         asset_name: str,
         fsm_conn_id: str,
         read: Callable[[str], Awaitable[Any]] = get_async_connection,
+        *,
+        create: bool = True,
     ) -> None:
         self._asset_name, self._fsm_conn_id, self._read = asset_name, fsm_conn_id, read
+        self._create = create
 
     async def aget(self, key: str) -> Any:
         return (await read_all([(self, key)]))[0]
@@ -83,7 +86,9 @@ class SqlAssetStore:
         # In a thread that Airflow knows: the extra of a connection is masked by a message to the
         # supervisor.
         open_in_thread = sync_to_async(open_database, thread_sensitive=False)
-        return await open_in_thread(state_conn_id, lambda _: hook_on(of_database))
+        return await open_in_thread(
+            state_conn_id, lambda _: hook_on(of_database), create=self._create
+        )
 
 
 async def read_all(wanted: Sequence[tuple[SqlAssetStore, str]]) -> list[Any]:

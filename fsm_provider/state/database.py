@@ -1,7 +1,7 @@
-"""The SQL database that a connection names as ``state_conn_id``: its tables, its transactions and
-its clock.
+"""The SQL database that a connection names as ``state_conn_id``: its transactions and its clock.
 
-SQLAlchemy is imported where there is such a database.
+:mod:`fsm_provider.state.schema` has its tables. SQLAlchemy is imported where there is such a
+database.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
-from tenacity import retry, stop_after_attempt, wait_fixed
+from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
 from fsm_provider.compat import unreadable_variable
 
 try:
@@ -29,10 +30,11 @@ except ImportError as _missing:
     text = "install airflow-provider-fsm[sql] and the Airflow provider of the database"
     raise FsmInputError(f"state_conn_id: {_missing}: {text}") from None
 
-from fsm_provider.state.schema import METADATA
+from fsm_provider.state.schema import METADATA, SCHEMA, VERSION
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection, Engine
+    from sqlalchemy.engine import URL, Connection, Engine
+    from tenacity import RetryCallState
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -44,23 +46,34 @@ two.
 """
 MAX_DELAY = 5.0
 SQLITE_LOCK_SECONDS = 5
-_BEGIN = {
+FIRST_STATEMENT = {
     "sqlite": "BEGIN IMMEDIATE",
     "postgresql": "SET LOCAL lock_timeout = '10s'",
-    **dict.fromkeys(("mysql", "mariadb"), "SET innodb_lock_wait_timeout = 10"),
+    "mysql": "SET innodb_lock_wait_timeout = 10",
+    "mariadb": "SET innodb_lock_wait_timeout = 10",
 }
 """The first statement of each transaction: behind a PgBouncer, a session is not ours."""
-_NOW = {
+NOW = {
     "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
     "postgresql": "CAST(extract(epoch from clock_timestamp()) * 1000 AS BIGINT)",
-    **dict.fromkeys(("mysql", "mariadb"), "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000 AS SIGNED)"),
+    "mysql": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000 AS SIGNED)",
+    "mariadb": "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000 AS SIGNED)",
 }
-_PASSING = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
+TRANSIENT = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
 """SQLSTATEs of PostgreSQL and error numbers of MySQL: the same transaction may succeed."""
+LOCK_SCHEMA = {
+    "postgresql": "SELECT pg_advisory_xact_lock(hashtext('fsm_schema'))",
+    "mysql": "SELECT GET_LOCK(CONCAT('fsm_schema ', MD5(DATABASE())), 30)",
+    "mariadb": "SELECT GET_LOCK(CONCAT('fsm_schema ', MD5(DATABASE())), 30)",
+}
+"""Lets one process at a time create tables: until COMMIT, or the end of the session in MySQL.
+
+In SQLite, FIRST_STATEMENT does so.
+"""
 
 
 class now(FunctionElement[int]):
-    """Whole milliseconds since 1970 by the clock of the database, at the moment of the statement."""
+    """Whole milliseconds since 1970 by the clock of the database, as it runs the statement."""
 
     type: sa.BigInteger = sa.BigInteger()
     inherit_cache: bool | None = True
@@ -68,121 +81,278 @@ class now(FunctionElement[int]):
 
 @compiles(now)
 def _now(_: now, compiler: Any, **__: Any) -> str:
-    return _NOW[compiler.dialect.name]
+    return NOW[compiler.dialect.name]
 
 
-def in_transaction(engine: Engine, work: Callable[[Connection], ResultT]) -> ResultT:
-    """Return what ``work`` does in one transaction, which is repeated after a deadlock or a lost
-    connection.
+def in_transaction(
+    engine: Engine,
+    work: Callable[[Connection], ResultT],
+    *,
+    waits_for_server: bool = True,
+) -> ResultT:
+    """Return what ``work`` does in one transaction, which is repeated after a passing failure.
 
-    A COMMIT whose response was lost may have taken place: ``work`` has to recognise what it has
-    done.
+    That is a deadlock, a lock timeout, or a lost connection. A COMMIT whose response was lost may
+    have taken place: ``work`` has to recognise what it has done.
+
+    :param waits_for_server: repeat it also if the server cannot be reached.
     """
-    for repeat in range(MAX_REPEATS + 1):
-        try:
-            with engine.begin() as connection:
-                return work(connection)
-        except DBAPIError as error:
-            code = str(
-                getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None) or ""
-            )
-            number = str(error.orig.args[0]) if error.orig and error.orig.args else ""
-            passing = (
-                error.connection_invalidated
-                or {code, number} & _PASSING
-                or "locked" in str(error.orig)
-            )
-            # A server that cannot be reached gives no SQLSTATE.
-            is_away = (
-                isinstance(error, OperationalError) and not code and engine.dialect.name != "sqlite"
-            )
-            if (
-                isinstance(error, IntegrityError)
-                or not (passing or is_away)
-                or repeat == MAX_REPEATS
-            ):
-                raise
-            time.sleep(random.uniform(0.5, 1) * min(0.05 * 2**repeat, MAX_DELAY))  # noqa: S311
-    raise AssertionError
+
+    def attempt() -> ResultT:
+        with engine.begin() as connection:
+            return work(connection)
+
+    def may_pass(error: BaseException) -> bool:
+        return _is_transient(error) or (waits_for_server and _is_away(error))
+
+    return _repeated(attempt, may_pass)
 
 
-def open_database(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> Engine:
-    """Return the engine of the database that an Airflow connection names; create the tables on
-    first use.
+def _repeated(attempt: Callable[[], ResultT], may_pass: Callable[[BaseException], bool]) -> ResultT:
+    """Return what ``attempt`` returns, after as many repeats as its passing failures need."""
+    retrying = Retrying(
+        retry=retry_if_exception(may_pass),
+        stop=stop_after_attempt(MAX_REPEATS + 1),
+        wait=_delay,
+        reraise=True,
+    )
+    return retrying(attempt)
 
-    :raises FsmInputError: if a package is missing, or the connection is not of a database that
-        lasts.
+
+def _delay(state: RetryCallState) -> float:
+    """Return how many seconds to wait before the next attempt."""
+    delay: float = 0.05 * 2 ** (state.attempt_number - 1)
+    return random.uniform(0.5, 1) * min(delay, MAX_DELAY)  # noqa: S311
+
+
+def _is_transient(error: BaseException) -> bool:
+    """Return whether the same transaction may succeed if it is repeated."""
+    if not isinstance(error, DBAPIError) or isinstance(error, IntegrityError):
+        return False
+    if error.connection_invalidated:
+        return True
+    codes = {_sqlstate(error), _error_number(error)}
+    return bool(codes & TRANSIENT) or "locked" in str(error.orig)
+
+
+def _is_away(error: BaseException) -> bool:
+    """Return whether a server was not reached: such an error has no SQLSTATE."""
+    if not isinstance(error, OperationalError) or isinstance(error.orig, sqlite3.Error):
+        return False
+    return not _sqlstate(error)
+
+
+def _sqlstate(error: DBAPIError) -> str:
+    code = getattr(error.orig, "pgcode", None) or getattr(error.orig, "sqlstate", None)
+    return str(code or "")
+
+
+def _error_number(error: DBAPIError) -> str:
+    if error.orig is None or not error.orig.args:
+        return ""
+    return str(error.orig.args[0])
+
+
+def open_database(
+    state_conn_id: str,
+    get_hook: Callable[[str], Any] = BaseHook.get_hook,
+    *,
+    create: bool = True,
+) -> Engine:
+    """Return the engine of the database that an Airflow connection names.
+
+    A server that cannot be reached is not waited for.
+
+    :param create: make the tables if there are none. Who only reads, or changes what is there,
+        makes nothing, not even the file of a SQLite database.
+    :raises FsmInputError: if a package is missing, the connection is not of a database that lasts,
+        its tables are not whole, or they are those of a newer version of this package.
+    :raises FsmNoLedgerError: if there are no tables, and ``create`` is false.
     """
     named = f"state_conn_id: connection '{state_conn_id}'"
+    url, extra = _read_connection(state_conn_id, get_hook, named)
+    _check_connection(url, extra, named)
+    shown_url = url.render_as_string(hide_password=True)
+    no_ledger = FsmNoLedgerError(f"connection '{state_conn_id}'", shown_url)
+    is_file_missing = url.get_backend_name() == "sqlite" and not Path(url.database or "").exists()
+    if is_file_missing and not create:
+        raise no_ledger  # SQLite would create the file
+    engine = _make_engine(url)
+    try:
+        stored = in_transaction(engine, _read_schema, waits_for_server=False)
+        if stored.version is None and create:
+            stored = _create_tables(engine, named)
+        if not stored.tables:
+            raise no_ledger
+        _check_schema(stored, named, shown_url)
+    except BaseException as error:
+        engine.dispose()
+        if isinstance(error, DBAPIError):
+            error.add_detail(f"{named}, {shown_url}")
+        raise
+    return engine
+
+
+def _read_connection(
+    state_conn_id: str, get_hook: Callable[[str], Any], named: str
+) -> tuple[URL, Mapping[str, Any]]:
+    """Return the URL that Airflow makes of a connection, and the connection's extra."""
     try:
         hook = get_hook(state_conn_id)
         if not hasattr(hook, "get_sqlalchemy_engine"):
-            kind = getattr(hook, "conn_type", "?")
-            raise FsmInputError(f"{named} is of type {kind}, not of a SQL database")
+            conn_type = getattr(hook, "conn_type", "?")
+            raise FsmInputError(f"{named} is of type {conn_type}, not of a SQL database")
         url = hook.get_sqlalchemy_engine({"hide_parameters": True}).url
     except AirflowNotFoundException as error:
         text = f"state_conn_id: {unreadable_variable(state_conn_id, error)}"
         raise AirflowNotFoundException(text) from None
     except Exception as error:
-        if not isinstance(error, ImportError | NoSuchModuleError) and "nknown hook type" not in str(
-            error
-        ):
+        is_package_missing = isinstance(error, ImportError | NoSuchModuleError)
+        if not is_package_missing and "nknown hook type" not in str(error):
             raise
         packages = "apache-airflow-providers-postgres or apache-airflow-providers-mysql"
-        raise FsmInputError(
-            f"{named}: {error}: install {packages}, with the database's driver"
-        ) from None
+        advice = f"install {packages}, with the database's driver"
+        raise FsmInputError(f"{named}: {error}: {advice}") from None
+    return url, hook.get_connection(state_conn_id).extra_dejson
+
+
+def _check_connection(url: URL, extra: Mapping[str, Any], named: str) -> None:
+    """Check that a connection is of a database that lasts, and means what is used of it."""
     dialect = url.get_backend_name()
-    if dialect not in _BEGIN:
+    if dialect not in FIRST_STATEMENT:
         raise FsmInputError(
             f"{named}: is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB"
         )
-    if dialect == "sqlite" and not (url.database or "").startswith("/"):
+    is_absolute_path = (url.database or "").startswith("/")
+    if dialect == "sqlite" and not is_absolute_path:
         raise FsmInputError(
             f"{named}: its host should be the absolute path of a file, the rest empty"
         )
-    extra = hook.get_connection(state_conn_id).extra_dejson
-    if unused := [name for name in extra if name.startswith("ssl") and name not in url.query]:
+    unused = [name for name in extra if name.startswith("ssl") and name not in url.query]
+    if unused:
         raise FsmInputError(
             f"{named}: {', '.join(unused)}: would be ignored here. For PostgreSQL, put it into the "
             "extra's sqlalchemy_query"
         )
-    connect: dict[str, Any] = {"timeout": SQLITE_LOCK_SECONDS} if dialect == "sqlite" else {}
+
+
+def _make_engine(url: URL) -> Engine:
+    """Return an engine whose transactions begin with our first statement; nothing is connected."""
+    dialect = url.get_backend_name()
+    driver_options: dict[str, Any] = {}
+    engine_options: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
+    if dialect == "sqlite":
+        driver_options = {"timeout": SQLITE_LOCK_SECONDS}
+        engine_options = {}
     if url.get_driver_name() == "psycopg":
         # Behind a PgBouncer another connection has what was prepared. In SQL_ASCII, texts would be
         # bytes.
-        connect = {"prepare_threshold": None, "client_encoding": "UTF8"}
-    further = {} if dialect == "sqlite" else {"isolation_level": "READ COMMITTED"}
-    engine: Engine = sa.create_engine(url, connect_args=connect, hide_parameters=True, **further)
-    if (
-        dialect == "sqlite"
-    ):  # transactions begin where SQLAlchemy says so, and lock before they read
-        sa.event.listen(
-            engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None)
-        )
-    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(_BEGIN[dialect]))
-    try:
-        if not METADATA.tables.keys() <= set(sa.inspect(engine).get_table_names()):
-            _create_tables(engine)
-            logger.warning(
-                "%s: its tables were created: it knows nothing that was sent before", named
-            )
-    except BaseException as error:
-        engine.dispose()
-        if isinstance(error, DBAPIError):
-            error.add_detail(f"{named}, {engine.url!r}")
-        raise
+        driver_options = {"prepare_threshold": None, "client_encoding": "UTF8"}
+    engine: Engine = sa.create_engine(
+        url, connect_args=driver_options, hide_parameters=True, **engine_options
+    )
+    if dialect == "sqlite":
+        sa.event.listen(engine, "connect", _begin_no_transactions)
+    sa.event.listen(engine, "begin", _begin_with_our_statement)
     return engine
 
 
-@retry(
-    stop=stop_after_attempt(2), wait=wait_fixed(0.5), reraise=True
-)  # another task may be creating them
-def _create_tables(engine: Engine) -> None:
+def _begin_no_transactions(connection: sqlite3.Connection, _: Any) -> None:
+    """Have Python's module leave BEGIN to us: a transaction that only reads at first locks, too."""
+    connection.isolation_level = None
+
+
+def _begin_with_our_statement(connection: Connection) -> None:
+    connection.exec_driver_sql(FIRST_STATEMENT[connection.dialect.name])
+
+
+@dataclass(frozen=True)
+class _StoredSchema:
+    """What a database has of our tables.
+
+    :param tables: the names of those that are there.
+    :param version: None if the row is missing that is written last.
+    :param is_new: whether this process has just made them.
+    """
+
+    tables: set[str]
+    version: int | None
+    is_new: bool = False
+
+
+def _read_schema(connection: Connection) -> _StoredSchema:
+    tables = set(METADATA.tables) & set(sa.inspect(connection).get_table_names())
+    version = None
+    if SCHEMA.name in tables:
+        version = connection.execute(sa.select(SCHEMA.c.version)).scalar()
+    return _StoredSchema(tables, version)
+
+
+def _check_schema(stored: _StoredSchema, named: str, shown_url: str) -> None:
+    """Refuse tables that are not whole, or that a newer version of this package has made."""
+    if stored.version is None:
+        raise FsmInputError(
+            f"{named}: {_listed(stored.tables)} in {shown_url}, but no row of {SCHEMA.name}: they "
+            "were half made, or are not ours: drop them, or name another database"
+        )
+    if stored.version > VERSION:
+        raise FsmInputError(
+            f"{named}: the tables in {shown_url} have version {stored.version}, and this "
+            f"airflow-provider-fsm knows version {VERSION}: install the newer "
+            "airflow-provider-fsm here as well"
+        )
+    missing = set(METADATA.tables) - stored.tables
+    if missing:
+        raise FsmInputError(
+            f"{named}: {_listed(missing)} missing in {shown_url}: restore a backup; nothing is "
+            "created anew, since what was sent would be forgotten"
+        )
+
+
+def _listed(tables: set[str]) -> str:
+    verb = "is" if len(tables) == 1 else "are"
+    return f"{', '.join(sorted(tables))} {verb}"
+
+
+def _create_tables(engine: Engine, named: str) -> _StoredSchema:
+    """Create the tables, unless another process has done so; return what there is then."""
     if engine.dialect.name == "sqlite":
-        # No transaction begins, in which the mode cannot be changed. Who finds it locked is too
-        # late.
-        with closing(engine.raw_connection()) as raw, suppress(sqlite3.OperationalError):
-            raw.cursor().execute("PRAGMA journal_mode=WAL")
-    with engine.begin() as connection:
-        METADATA.create_all(connection)
+        _use_write_ahead_log(engine)
+    try:
+        stored = in_transaction(engine, _create_once, waits_for_server=False)
+    finally:
+        engine.dispose()  # ends the session, and with it the lock of MySQL
+    if stored.is_new:
+        tables = ", ".join(sorted(stored.tables))
+        text = "%s: its tables were created (%s): it knows nothing that was sent before"
+        logger.warning(text, named, tables)
+    return stored
+
+
+def _create_once(connection: Connection) -> _StoredSchema:
+    """Create all tables, and then the row of their version, if there is none of them.
+
+    That is one transaction in SQLite and PostgreSQL. MySQL and MariaDB commit after each table: if
+    this process is killed in between, the row is missing.
+    """
+    lock = LOCK_SCHEMA.get(connection.dialect.name)
+    if lock is not None:
+        connection.exec_driver_sql(lock)
+    stored = _read_schema(connection)
+    if stored.tables:
+        return stored
+    METADATA.create_all(connection)
+    connection.execute(SCHEMA.insert().values(version=VERSION))
+    return _StoredSchema(set(METADATA.tables), VERSION, is_new=True)
+
+
+def _use_write_ahead_log(engine: Engine) -> None:
+    """Have readers of a SQLite file not wait for a writer: the file keeps this mode."""
+
+    def attempt() -> None:
+        # Not in a transaction, in which the mode cannot be changed.
+        with closing(engine.raw_connection()) as connection:
+            connection.cursor().execute("PRAGMA journal_mode=WAL")
+
+    with suppress(sqlite3.Error):  # the ledger works without it
+        _repeated(attempt, lambda error: "locked" in str(error))

@@ -16,6 +16,19 @@ METADATA = sa.MetaData()
 DIGEST = sa.String(DIGITS)
 LONG_TEXT = sa.Text().with_variant(LONGTEXT(), "mysql").with_variant(LONGTEXT(), "mariadb")
 TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
+VERSION = 1
+"""Of the tables below: the next one if older versions of this package must not write to them.
+
+That is not so for a column that they may leave out.
+"""
+
+SCHEMA = sa.Table(
+    "fsm_schema",
+    METADATA,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    **TABLE_OPTIONS,
+)
+"""One row, which is written last: where it is, all tables have been made."""
 
 LEDGER = sa.Table(
     "fsm_ledger",

@@ -26,17 +26,24 @@ class Task:
     @classmethod
     def from_context(cls, context: Context, task_id: str = "") -> Self:
         """Return the running task; without one, a task of that name in a run of its own."""
-        if (ti := context.get("ti")) is None:
-            return cls("", uuid4().hex, task_id)
+        ti = context.get("ti")
+        if ti is None:
+            return cls(dag_id="", run_id=uuid4().hex, task_id=task_id)
         from airflow.providers.common.compat.sdk import conf
 
-        map_index = ti.map_index if ti.map_index is not None else -1
-        airflow = conf.get("fsm", "airflow_name", fallback="")
-        return cls(ti.dag_id, ti.run_id, ti.task_id, map_index, airflow)
+        return cls(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=-1 if ti.map_index is None else ti.map_index,
+            airflow=conf.get("fsm", "airflow_name", fallback=""),
+        )
 
     @property
     def place(self) -> str:
-        return self.task_id if self.map_index < 0 else f"{self.task_id}[{self.map_index}]"
+        """The task in its run, with the map index if it is mapped."""
+        is_mapped = self.map_index >= 0
+        return f"{self.task_id}[{self.map_index}]" if is_mapped else self.task_id
 
     def __str__(self) -> str:
         airflow = f" of Airflow {self.airflow}" if self.airflow else ""

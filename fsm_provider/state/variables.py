@@ -26,11 +26,17 @@ def read_variable(key: str) -> str | None:
     if not AIRFLOW_V_3_0_PLUS:
         return read_variable_in_server(key)
     value: str | None = Variable.get(key, default=None)
-    if value is None and hasattr(Variable, "keys") and key in Variable.keys(prefix=key):
-        value = Variable.get(key, default=None)  # another task may have written it since
-        if value is None:
-            raise VariableUnreadableError(key)
+    if value is not None or not _is_listed(key):
+        return value
+    value = Variable.get(key, default=None)  # another task may have written it since
+    if value is None:
+        raise VariableUnreadableError(key)
     return value
+
+
+def _is_listed(key: str) -> bool:
+    """Return whether Airflow lists the name of a Variable, which it can since 3.3."""
+    return hasattr(Variable, "keys") and key in Variable.keys(prefix=key)
 
 
 @retry(
@@ -39,7 +45,7 @@ def read_variable(key: str) -> str | None:
     reraise=True,
 )
 def write_variable(key: str, value: str) -> None:
-    """Set a Variable, and read it, as some versions of Airflow only log that they could not set it."""
+    """Set a Variable, and read it: some versions of Airflow only log that they could not set it."""
     Variable.set(key, value)
     if read_variable(key) != value:
         raise VariableUnreadableError(key)
@@ -50,7 +56,9 @@ def read_variable_in_server(key: str) -> str | None:
     from airflow.models import Variable as StoredVariable
 
     # Query the database first: if it is down, Variable.get would log a traceback.
-    is_stored = key in (one.key for one in _stored(StoredVariable.key == key))
+    # A database may compare keys regardless of case.
+    stored = _select_variables(StoredVariable.key == key)
+    is_stored = any(variable.key == key for variable in stored)
     value: str | None = StoredVariable.get(key, default_var=None)
     if value is None and is_stored:
         raise VariableUnreadableError(key)
@@ -58,21 +66,20 @@ def read_variable_in_server(key: str) -> str | None:
 
 
 def variables_in_server(prefix: str) -> list[str]:
-    """Return those in Airflow's database whose names begin so, but for those that cannot be
-    decrypted.
-    """
+    """Return the values of those whose names begin so, but for what cannot be decrypted."""
     from airflow.models import Variable as StoredVariable
 
-    found = _stored(StoredVariable.key.startswith(prefix, autoescape=True))
-    return [str(one.val) for one in found if one.val is not None]
+    stored = _select_variables(StoredVariable.key.startswith(prefix, autoescape=True))
+    return [str(variable.val) for variable in stored if variable.val is not None]
 
 
-def _stored(which: Any) -> list[Any]:
+def _select_variables(condition: Any) -> list[Any]:
+    """Return the Variables in Airflow's database for which a condition holds."""
     from airflow.models import Variable as StoredVariable
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
     with create_session() as session:
-        found = list(session.scalars(select(StoredVariable).where(which)))
+        variables = list(session.scalars(select(StoredVariable).where(condition)))
         session.expunge_all()
-        return found
+        return variables

@@ -1,24 +1,88 @@
-"""The ledgers of a connection, for people: look into them, settle what is uncertain, forget."""
+"""The desk of the ledgers: what a person looks up in them, settles and forgets.
+
+The command ``ledger``, the page and ``doctor`` are faces of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any, Self
 
 from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.writes import ledger as rules
 from fsm_provider.writes.ledger import Change, Ledger, LedgerEntry, LedgerReader
 
-Entry = tuple[Ledger, LedgerEntry]
+EntryInLedger = tuple[Ledger, LedgerEntry]
 """An entry, and the ledger in which it is changed."""
 UNCERTAIN = ("sending", "uncertain")
 
 
+@dataclass(frozen=True)
+class Settlement:
+    """What a person has found out about a write: one of the two below.
+
+    :param result: what the ledger is to have as its result; None: nothing was made.
+    """
+
+    result: dict[str, Any] | None
+
+    @classmethod
+    def exists(cls, result_id: int | None = None) -> Self:
+        """Say that it was made, with that id; without one, it is something that has none."""
+        if result_id is None:
+            return cls({})
+        return cls({"id": result_id})
+
+    @classmethod
+    def does_not_exist(cls) -> Self:
+        """Say that nothing was made: the next attempt sends it again."""
+        return cls(None)
+
+    @property
+    def is_made(self) -> bool:
+        return self.result is not None
+
+    @property
+    def result_id(self) -> int | None:
+        if self.result is None:
+            return None
+        return self.result.get("id")
+
+    def __str__(self) -> str:
+        return "it exists" if self.is_made else "nobody has made it"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which entries a person asks for. A field that is None does not matter."""
+
+    key: str | None = None
+    dag_id: str | None = None
+    run_id: str | None = None
+    task_id: str | None = None
+    only_uncertain: bool = False
+
+    def includes(self, entry: LedgerEntry) -> bool:
+        pairs = (
+            (self.key, entry.key),
+            (self.dag_id, entry.by.dag_id),
+            (self.run_id, entry.by.run_id),
+            (self.task_id, entry.by.task_id),
+        )
+        return all(wanted is None or wanted == actual for wanted, actual in pairs)
+
+
 @contextmanager
 def open_ledgers(fsm_conn_id: str, newest: int | None = None) -> Iterator[LedgerReader]:
-    """Open the ledgers of a connection's service, in a process that has Airflow's database."""
+    """Open the ledgers of a connection's service, in a process that has Airflow's database.
+
+    :param newest: read only so many entries of Airflow's own store, which are the newest.
+    :raises FsmNoLedgerError: if there is none yet: none is made.
+    """
     from fsm_provider.hooks.connection import (
         hook_on,
         read_connection_outside_of_tasks,
@@ -34,59 +98,143 @@ def open_ledgers(fsm_conn_id: str, newest: int | None = None) -> Iterator[Ledger
     from fsm_provider.state.database import open_database
     from fsm_provider.writes.sql_ledger import SqlLedgers
 
-    engine = open_database(
-        settings.state_conn_id, lambda one: hook_on(read_connection_outside_of_tasks(one))
-    )
+    def get_hook(conn_id: str) -> Any:
+        return hook_on(read_connection_outside_of_tasks(conn_id))
+
+    engine = open_database(settings.state_conn_id, get_hook, create=False)
     try:
         yield SqlLedgers(engine, settings.service)
     finally:
         engine.dispose()
 
 
-def settle(
-    ledgers: LedgerReader, entry: Entry, is_made: bool, job_id: int | None, by: str, why: str
-) -> str:
-    """Record what a person has found out about a write; return a sentence about it.
+def find(
+    ledgers: LedgerReader, selection: Selection, latest: int | None = None
+) -> Sequence[EntryInLedger]:
+    """Return the entries that a person asks for, in the order in which they were sent.
 
-    :param job_id: of what is made; None if it has none.
+    :param latest: only so many, which were sent last.
     """
-    row = entry[1]
-    if is_made and job_id is None and row.kind == "job" and row.state != "done":
-        raise FsmRefusedError(f"'{row.key}' is a job: give its id")
-    for _, other in ledgers.rows(("done",), str(job_id)) if is_made and row.kind == "job" else ():
-        if (
-            other.kind == "job"
-            and other.result_id == job_id
-            and (other.by, other.id) != (row.by, row.id)
-        ):
-            raise FsmRefusedError(
-                f"'{row.key}' was not settled: job {job_id} is that of key '{other.key}'"
-            )
-    who = says("made" if is_made else "not created", by, why)
-    result = None if not is_made else {} if job_id is None else {"id": job_id}
-    change(entry, partial(rules.settled, row, result, who), who, "settled")
-    return f"'{row.key}' is settled: {'it exists' if is_made else 'nobody has made it'}"
+    states = UNCERTAIN if selection.only_uncertain else ()
+    candidates = ledgers.rows(states, selection.key)
+    selected = [candidate for candidate in candidates if selection.includes(candidate[1])]
+    if latest is None:
+        return selected
+    return selected[-latest:]
 
 
-def says(what: str, by: str, why: str) -> str:
-    if not why.strip():
-        raise FsmRefusedError("--why: is empty")
-    return f"{what}, says {by} at {datetime.now(UTC):%F %T} UTC: {why.strip()}"
+def find_only(ledgers: LedgerReader, selection: Selection) -> EntryInLedger:
+    """Return the entry that a person asks for.
 
-
-def change(entry: Entry, apply: Change, who: str, done: str) -> None:
-    """Change a row, which notes who did so; a FsmRefusedError says why it was not changed."""
-    ledger, row = entry
-    refused = f"'{row.key}' was not {done}"
-    try:
-        after = ledger.change({row.id: apply})[row.id]
-    except FsmRefusedError as error:
-        raise FsmRefusedError(f"{refused}: {error}") from None
-    if who in (after.note or ""):
-        return
-    if after.lease_left > 0 and (after.state == "done") == (done == "forgotten"):
+    :raises FsmRefusedError: if there is none, or more than one.
+    """
+    selected = find(ledgers, selection)
+    if not selected:
+        raise FsmRefusedError(f"there is no '{selection.key}'")
+    if len(selected) > 1:
+        tasks = "; ".join(str(entry.by) for _, entry in selected)
         raise FsmRefusedError(
+            f"'{selection.key}' was sent by {len(selected)} tasks: narrow it with --dag, --run, "
+            f"--task: {tasks}"
+        )
+    return selected[0]
+
+
+def find_as_seen(ledgers: LedgerReader, key: str, owner: str) -> EntryInLedger:
+    """Return the uncertain entry that a person has seen.
+
+    :param owner: of the entry as it was seen: whoever changes an entry gives it another one.
+    :raises FsmRefusedError: if it has changed meanwhile.
+    """
+    for ledger, entry in ledgers.rows(UNCERTAIN, key):
+        if entry.owner == owner:
+            return ledger, entry
+    raise FsmRefusedError(f"'{key}' has changed meanwhile: look again")
+
+
+def settle(
+    ledgers: LedgerReader,
+    entry_in_ledger: EntryInLedger,
+    settlement: Settlement,
+    by: str,
+    why: str,
+) -> None:
+    """Record what a person has found out about a write.
+
+    :param by: who says so.
+    :raises FsmRefusedError: if it cannot be so, or the entry has changed meanwhile.
+    """
+    entry = entry_in_ledger[1]
+    if entry.kind == "job" and settlement.is_made:
+        _check_job_id(ledgers, entry, settlement.result_id)
+    note = _make_note("made" if settlement.is_made else "not created", by, why)
+    change = partial(rules.settled, entry, settlement.result, note)
+    after = _change(entry_in_ledger, change, "settled")
+    if _has_note(after, note):
+        return
+    is_settled_already = after.state == "done"
+    raise _refusal(after, "settled", may_be_under_way=not is_settled_already)
+
+
+def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
+    """Have a write that is done sent again by the next attempt.
+
+    :param by: who says so.
+    :raises FsmRefusedError: if it is not done, or a request may be on its way.
+    """
+    note = _make_note("forgotten", by, why)
+    change = partial(rules.forgotten, entry_in_ledger[1], note)
+    after = _change(entry_in_ledger, change, "forgotten")
+    if _has_note(after, note):
+        return
+    is_done = after.state == "done"
+    raise _refusal(after, "forgotten", may_be_under_way=is_done)
+
+
+def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None) -> None:
+    """Refuse to settle a job without its id, or with that of another write's job."""
+    if job_id is None:
+        if entry.state == "done":
+            return  # which is refused anyway
+        raise FsmRefusedError(f"'{entry.key}' is a job: give its id")
+    for _, other in ledgers.rows(("done",), str(job_id)):
+        is_its_job = other.kind == "job" and other.result_id == job_id
+        is_same_entry = (other.by, other.id) == (entry.by, entry.id)
+        if is_its_job and not is_same_entry:
+            raise FsmRefusedError(
+                f"'{entry.key}' was not settled: job {job_id} is that of key '{other.key}'"
+            )
+
+
+def _make_note(statement: str, by: str, why: str) -> str:
+    reason = why.strip()
+    if not reason:
+        raise FsmRefusedError("--why: is empty")
+    return f"{statement}, says {by} at {datetime.now(UTC):%F %T} UTC: {reason}"
+
+
+def _has_note(entry: LedgerEntry, note: str) -> bool:
+    return entry.note is not None and note in entry.note
+
+
+def _change(entry_in_ledger: EntryInLedger, change: Change, participle: str) -> LedgerEntry:
+    """Apply a change, which leaves a note in the entry if it applies; return the entry then."""
+    ledger, entry = entry_in_ledger
+    try:
+        return ledger.change({entry.id: change})[entry.id]
+    except FsmRefusedError as error:
+        raise FsmRefusedError(f"'{entry.key}' was not {participle}: {error}") from None
+
+
+def _refusal(after: LedgerEntry, participle: str, *, may_be_under_way: bool) -> FsmRefusedError:
+    """Return why an entry was not changed.
+
+    :param may_be_under_way: whether the lease of its last request would be a reason.
+    """
+    refused = f"'{after.key}' was not {participle}"
+    if may_be_under_way and after.lease_left > 0:
+        return FsmRefusedError(
             f"{refused}: a request may be on its way for another {after.lease_left:.0f} s"
         )
     with_id = f", with id {after.result_id}" if after.result_id else ""
-    raise FsmRefusedError(f"{refused}: it is {after.state}{with_id}")
+    return FsmRefusedError(f"{refused}: it is {after.state}{with_id}")

@@ -4,6 +4,7 @@ permissions.
 
 import asyncio
 import html
+import json
 import re
 from datetime import UTC, datetime
 from functools import partial
@@ -141,7 +142,12 @@ def asset(store):
     store_with(one, OWNER, ["id", 1.0, fares])
     events.REFUSED.clear()
     events.REFUSED["fsm_default/jobs"]["signature"] = 5
-    yield lambda key: admin.read([(one, one.prefix + key)])[0]
+
+    def stored(key):
+        key = one.prefix + key
+        return admin.read_stored([one], [key]).get((one.asset_id, key))
+
+    yield stored
     with create_session() as session:
         for table in (AssetEvent, Scheduled, AssetActive, AssetModel, DagModel, DagBundleModel):
             session.query(table).delete()
@@ -335,6 +341,24 @@ def test_what_another_airflow_has_sent_is_not_for_the_users_of_this_one(store, b
     assert "Nothing is uncertain." in jo.get().text
     assert "Nothing was found." in jo.get(f"?q={quote(KEY)}").text
     assert jo.post(action, {**given, **FOUND}).status_code == 403
+
+
+def test_where_there_is_no_ledger_yet_it_says_so_and_makes_none(
+    service, connect, connection_extra, browser, monkeypatch, tmp_path
+):
+    file = tmp_path / "none.db"
+    connection = {"conn_type": "sqlite", "host": str(file)}
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(connection))
+    connection_extra["state_conn_id"] = "ledger"
+    connect(service)
+
+    shown = browser("jo").get()
+
+    assert shown.status_code == 200
+    assert "There is no ledger yet at connection &#39;ledger&#39;: the first task" in shown.text
+    assert "No DAG uses an asset" in shown.text
+    assert str(file) not in shown.text
+    assert not file.exists()
 
 
 def test_a_page_costs_at_most_ten_queries(asset, browser):

@@ -67,7 +67,9 @@ def run(capsys):
 def stored(key, value=None):
     """Read what is stored with the asset, or store it."""
     (asset,) = admin.watched_assets()
-    return admin.read([(asset, key)])[0] if value is None else store_with(asset, key, value)
+    if value is None:
+        return admin.read_stored([asset], [key]).get((asset.asset_id, key))
+    return store_with(asset, key, value)
 
 
 def store_with(asset, key, value):
@@ -76,7 +78,7 @@ def store_with(asset, key, value):
 
         get_state_backend().set(AssetScope(asset_id=asset.asset_id), key, json.dumps(value))
     else:
-        asyncio.run(asset.sql_store().aset(key, value))
+        asyncio.run(admin.sql_store(asset, create=True).aset(key, value))
 
 
 @pytest.fixture(params=["in Airflow", "in a database"])
@@ -116,6 +118,22 @@ def test_what_it_refuses(asset, run, arguments, code, error):
 
     assert found[0] == code
     assert error in found[2]
+
+
+def test_before_airflow_3_3_it_says_that_there_is_no_database_yet_and_makes_none(
+    asset, run, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("fsm_provider.polling.admin.AIRFLOW_V_3_3_PLUS", False)
+    file = tmp_path / "state.db"
+
+    code, output, error = run("show")
+
+    assert (code, output.splitlines()[1].split()) == (1, [NAME, "-", "-"])
+    assert error == (f"there is no ledger yet at connection 'fsm_state' (sqlite:///{file})\n")
+    assert not file.exists()
+    assert run("set", NAME, AT)[0] == 0
+    assert run("show")[0] == 0
+    assert file.exists()
 
 
 def test_before_airflow_3_3_a_connection_that_names_no_database_is_named(

@@ -1,11 +1,14 @@
 """``python -m fsm_provider doctor``, on a real metadata database: what it says of each part."""
 
 import json
+import os
 from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 
 import pytest
 
 from fsm_provider.commands.cli import main
+from fsm_provider.state.database import open_database
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing import faults
 from tests.capabilities import ASSETS
@@ -74,7 +77,13 @@ def test_each_part_that_is_well_is_named(doctor):
 
     assert (code, list(parts)) == (0, ["connection", "clock", "ledger", "triggerer", "receiver"])
     assert {verdict.split()[0] for verdict in parts.values()} == {"ok"}
-    assert parts["ledger"] == "ok      0 sent, of which 0 uncertain"
+    file = json.loads(os.environ["AIRFLOW_CONN_LEDGER"])["host"]
+    assert parts["ledger"].startswith(
+        f"ok      there is no ledger yet at connection 'ledger' (sqlite:///{file}): "
+    )
+    assert not Path(file).exists()
+    open_database("ledger").dispose()
+    assert doctor()[1]["ledger"] == "ok      0 sent, of which 0 uncertain"
     used = "accepts deliveries for fsm_default/jobs"
     assert parts["receiver"].endswith(
         used if ASSETS.is_there else "there is no Variable fsm_webhooks"

@@ -1,0 +1,335 @@
+"""The database of a ledger as it is opened: made whole or not at all, and which version it has."""
+
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
+from fsm_provider.commands.cli import main
+from fsm_provider.state import database as state_database
+from fsm_provider.state.database import in_transaction, open_database
+from fsm_provider.state.schema import METADATA, VERSION
+from tests.unit.state_store import MemoryStateStore, context_for
+from tests.unit.writes.operators import lose, write_job
+
+TABLES = {"fsm_asset_state", "fsm_ledger", "fsm_schema", "fsm_tasks"}
+PROCESSES, THREADS_OF_EACH = 10, 4
+
+
+def tables_of(database):
+    names = sqlalchemy.inspect(database.engine).get_table_names()
+    return {name for name in names if name.startswith("fsm_")}
+
+
+def create_job(**more):
+    return write_job(key="PM-7", job={"customerReference": "PM-7"}, **more)
+
+
+def attempt(number=1):
+    """Return the context of an attempt of one task."""
+    return context_for(MemoryStateStore(), try_number=number)
+
+
+OPEN_AT_ONCE = """
+import os, sys, threading
+from fsm_provider.state.database import open_database
+
+def open_it():
+    open_database("ledger").dispose()
+
+failures = []
+
+def note(failure):
+    failures.append(failure)
+    print(failure.exc_value)
+
+threading.excepthook = note
+waiting, begin = os.pipe()
+children = []
+for _ in range(int(sys.argv[1])):
+    child = os.fork()
+    if child == 0:
+        os.close(begin)
+        os.read(waiting, 1)  # until all are there
+        threads = [threading.Thread(target=open_it) for _ in range(int(sys.argv[2]))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        sys.stdout.flush()
+        os._exit(len(failures))
+    children.append(child)
+os.close(begin)
+for child in children:
+    _, status = os.waitpid(child, 0)
+    if status:
+        sys.exit("some did not get in")
+"""
+
+
+def test_many_processes_open_a_new_database_at_once_and_one_of_them_makes_it(database):
+    counts = [str(PROCESSES), str(THREADS_OF_EACH)]
+
+    opened = subprocess.run(
+        [sys.executable, "-c", OPEN_AT_ONCE, *counts],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    output = opened.stdout + opened.stderr
+    assert opened.returncode == 0, output
+    assert output.count("its tables were created") == 1
+    assert tables_of(database) == TABLES
+    assert database.rows("fsm_schema") == [(VERSION,)]
+
+
+def test_the_warning_names_the_tables_and_comes_once(database, caplog):
+    open_database("ledger").dispose()
+    open_database("ledger").dispose()
+
+    (warning,) = (
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    )
+    assert all(table in warning for table in TABLES)
+
+
+def test_who_fails_while_it_makes_the_tables_leaves_none_or_says_that_they_are_half_made(
+    database, database_server, monkeypatch
+):
+    """MySQL and MariaDB commit after each table."""
+
+    def fail_at_the_end(connection):
+        create_all(connection)
+        raise KeyboardInterrupt
+
+    create_all = METADATA.create_all
+    with monkeypatch.context() as patch:
+        patch.setattr(METADATA, "create_all", fail_at_the_end)
+        with pytest.raises(KeyboardInterrupt):
+            open_database("ledger")
+
+    if database_server[0] == "mariadb":
+        with pytest.raises(FsmInputError, match="half made"):
+            open_database("ledger")
+    else:
+        assert tables_of(database) == set()
+        open_database("ledger").dispose()
+        assert tables_of(database) == TABLES
+
+
+class TestTablesThatAreNotAsTheyShouldBe:
+    @pytest.fixture(autouse=True)
+    def made(self, database):
+        open_database("ledger").dispose()
+
+    @pytest.mark.parametrize("create", [True, False])
+    @pytest.mark.parametrize(
+        ("statement", "says"),
+        [
+            ("DROP TABLE fsm_ledger", "fsm_ledger is missing in .*nothing is created anew"),
+            ("DROP TABLE fsm_tasks", "fsm_tasks is missing in "),
+            (
+                "DELETE FROM fsm_schema",
+                "no row of fsm_schema: they were half made, or are not ours",
+            ),
+            ("DROP TABLE fsm_schema", "no row of fsm_schema: they were half made, or are not ours"),
+            (
+                "UPDATE fsm_schema SET version = version + 1",
+                f"have version {VERSION + 1}, .*knows version {VERSION}: install the newer",
+            ),
+        ],
+    )
+    def test_they_are_refused_in_one_sentence_and_nothing_is_made(
+        self, database, statement, says, create
+    ):
+        database.execute(statement)
+        before = tables_of(database)
+
+        with pytest.raises(FsmInputError, match=says) as refused:
+            open_database("ledger", create=create)
+
+        text = str(refused.value)
+        assert text.startswith("state_conn_id: connection 'ledger': ")
+        assert "\n" not in text
+        assert tables_of(database) == before
+
+    def test_a_task_sends_nothing_then(self, service, connect, database):
+        connect(service)
+        database.execute("DROP TABLE fsm_ledger")
+
+        with pytest.raises(AirflowFailException, match="fsm_ledger is missing"):
+            create_job().execute(attempt())
+
+        assert service.requests == []
+
+
+def test_a_refusal_shows_no_password():
+    url = sqlalchemy.engine.make_url("postgresql://user:pa55@host/data")
+    newer = state_database._StoredSchema(TABLES, VERSION + 1)
+
+    with pytest.raises(FsmInputError, match=r"in postgresql://user:\*\*\*@host/data have version"):
+        state_database._check_schema(newer, "state_conn_id", str(url))
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_columns_of_a_newer_version_harm_nothing_also_while_a_task_is_in_retry(
+    service, connect, database
+):
+    """As after an upgrade of one machine, or a downgrade of all."""
+    connect(service, max_retries=0)
+    lose(service)
+    with pytest.raises(AirflowFailException, match="may or may not"):
+        create_job().execute(attempt())
+    for table in sorted(TABLES):
+        database.execute(f"ALTER TABLE {table} ADD COLUMN later VARCHAR(20)")
+    database.execute("UPDATE fsm_ledger SET later = 'x'")
+
+    operator = create_job(find_existing=lambda hook, job: service.jobs[0]["id"])
+    found = operator.execute(attempt(2))
+    made = write_job(key="PM-8").execute(attempt())
+
+    assert [found["id"], made["id"]] == [job["id"] for job in service.jobs]
+    assert [row.state for row in database.rows()] == ["done", "done"]
+    assert {row.later for row in database.rows()} == {"x", None}
+
+
+def test_later_processes_need_no_right_to_create_tables(
+    service, connect, database, database_server, monkeypatch
+):
+    connect(service)
+    open_database("ledger").dispose()
+    if database_server[0] not in ("sqlite", "mariadb"):
+        take_rights(database)
+    statements = []
+
+    def note(connection, cursor, statement, *_):
+        statements.append(statement)
+
+    engine_class = sqlalchemy.engine.Engine
+    sqlalchemy.event.listen(engine_class, "before_cursor_execute", note)
+    try:
+        create_job().execute(attempt())
+    finally:
+        sqlalchemy.event.remove(engine_class, "before_cursor_execute", note)
+
+    assert len(service.jobs) == 1
+    verbs = {statement.split()[0].upper() for statement in statements}
+    assert verbs.isdisjoint({"CREATE", "ALTER", "DROP"})
+
+
+def take_rights(database):
+    """Leave the user of a PostgreSQL database what the manual asks for."""
+    user = database.connection["login"]
+    admin = sqlalchemy.create_engine(database.url.replace(f"{user}@", "postgres@"))
+    with admin.begin() as connection:
+        for statement in (
+            f"ALTER SCHEMA {user} OWNER TO postgres",
+            f"GRANT USAGE ON SCHEMA {user} TO {user}",
+            *(f"ALTER TABLE {user}.{table} OWNER TO postgres" for table in sorted(TABLES)),
+            f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA {user} TO {user}",
+        ):
+            connection.execute(sqlalchemy.text(statement))
+    admin.dispose()
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command; returns its exit code, output and error."""
+    import airflow.models  # noqa: F401 # logs to the standard output at its import
+
+    def run_command(*arguments):
+        capsys.readouterr()
+        code = main(list(arguments))
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run_command
+
+
+class TestReadersCreateNothing:
+    def test_open(self, database):
+        with pytest.raises(FsmNoLedgerError, match="there is no ledger yet at connection 'ledger'"):
+            open_database("ledger", create=False)
+
+        assert_nothing_is_there(database)
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ("list",),
+            ("list", "--uncertain", "--json"),
+            ("settle", "PM-7", "--not-created", "--why", "x", "--by", "jo"),
+            ("forget", "PM-7", "--why", "x", "--by", "jo"),
+        ],
+    )
+    def test_the_commands_for_a_ledger(self, service, connect, database, run, command):
+        connect(service)
+
+        code, output, error = run("ledger", *command)
+
+        assert (code, output) == (1, "")
+        assert error.startswith("there is no ledger yet at connection 'ledger' (")
+        assert error.endswith(")\n")
+        assert_nothing_is_there(database)
+
+    def test_what_is_there_of_others_is_left_alone(self, database):
+        database.execute("CREATE TABLE others (id INTEGER)")
+
+        with pytest.raises(FsmNoLedgerError):
+            open_database("ledger", create=False)
+
+        assert tables_of(database) == set()
+
+
+def assert_nothing_is_there(database):
+    file = database.connection["host"]
+    if database.connection["conn_type"] == "sqlite":
+        assert not Path(file).exists()
+    else:
+        assert tables_of(database) == set()
+
+
+class TestRepeats:
+    @pytest.fixture
+    def engine(self, database, monkeypatch):
+        monkeypatch.setattr(state_database, "MAX_DELAY", 0.01)
+        engine = open_database("ledger")
+        yield engine
+        engine.dispose()
+
+    @pytest.fixture
+    def fail(self):
+        """Makes work that fails some times before it is done."""
+
+        def make(kind, text, times):
+            failures = [kind("SELECT 1", {}, sqlite3.OperationalError(text))] * times
+
+            def work(connection):
+                if failures:
+                    raise failures.pop()
+                return "done"
+
+            return work
+
+        return make
+
+    def test_a_lock_is_waited_for_as_long_as_there_are_repeats(self, engine, fail):
+        locked = sqlalchemy.exc.OperationalError, "database is locked"
+
+        assert in_transaction(engine, fail(*locked, times=12)) == "done"
+        with pytest.raises(sqlalchemy.exc.OperationalError, match="locked"):
+            in_transaction(engine, fail(*locked, times=13))
+
+    @pytest.mark.parametrize("kind", [sqlalchemy.exc.IntegrityError, sqlalchemy.exc.DataError])
+    def test_other_errors_are_raised_at_once(self, engine, fail, kind):
+        with pytest.raises(kind):
+            in_transaction(engine, fail(kind, "a constraint failed", times=1))
