@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureEx
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.assets import forms
 from fsm_provider.assets.forms import completed_forms, forms_from_events
-from fsm_provider.polling.tracker import question_from
+from fsm_provider.polling.watcher_config import WatcherConfig
 from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 from tests.capabilities import ASSETS
 
@@ -124,7 +124,8 @@ def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
 def test_query_parameters_are_the_same_question_in_the_dag_and_in_an_event(caplog):
     ASSETS.require()
     asset = completed_forms("parameters", query_params={7: ("a", 1), "flag": True})
-    question = question_from(json.loads(asset.watchers[1].trigger.serialize()[1]["watch"]))
+    _, kwargs = asset.watchers[1].trigger.serialize()
+    question = WatcherConfig.from_json(json.loads(kwargs["watch"])).question()
     payload = {"asset_name": "parameters", "question": question, "forms": []}
 
     forms_from_events({"asset": [SimpleNamespace(timestamp=AT, extra={"payload": payload})]})
@@ -248,8 +249,8 @@ def test_events_of_other_assets_are_ignored(extra, caplog):
 
 
 def event_of(asset_name, property_id):
-    watch = json.loads(kwargs_for(property_id=property_id)["watch"])
-    payload = {"asset_name": asset_name, "question": question_from(watch), "forms": []}
+    config = WatcherConfig.from_json(json.loads(kwargs_for(property_id=property_id)["watch"]))
+    payload = {"asset_name": asset_name, "question": config.question(), "forms": []}
     return SimpleNamespace(timestamp=AT, extra={"payload": payload})
 
 

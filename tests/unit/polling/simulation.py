@@ -8,17 +8,27 @@ import json
 import random
 from collections import Counter, defaultdict
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary
 
 from fsm_provider.api import errors
 from fsm_provider.polling import feed, watcher
-from fsm_provider.polling.feed import joined
-from fsm_provider.polling.polls import Form, Listing, Query, Source
-from fsm_provider.polling.tracker import WATERMARK, Watch, first_floor, is_wanted, reconcile_every
-from fsm_provider.polling.waits import Criteria, Wait, WaitState
+from fsm_provider.polling.feed import subscribe
+from fsm_provider.polling.lister import Source
+from fsm_provider.polling.polls import (
+    BEGINNING,
+    Criteria,
+    FormSelection,
+    FormVersion,
+    ListingResult,
+    Query,
+)
+from fsm_provider.polling.tracker import WATERMARK
+from fsm_provider.polling.waits import Wait, WaitState
 from fsm_provider.polling.watcher import AssetEvents
+from fsm_provider.polling.watcher_config import WatcherConfig
 
 HOUR, DAY = 3600.0, 86_400.0
 BASE = 1_000 * DAY
@@ -53,6 +63,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 def error(kind):
     return ERRORS[kind[:3]](int(kind[:3]), "GET", "/forms", kind)
+
+
+def matches(query, form):
+    """Return whether a service lists a form for a query."""
+    return FormSelection(
+        property_ids=[query.property_id] if query.property_id else [],
+        job_ids=[query.job_id] if query.job_id else [],
+        created_since=query.created_since,
+        updated_since=query.updated_since,
+    ).matches(form)
 
 
 class Service:
@@ -103,8 +123,9 @@ class Service:
         return cursor[2]
 
     def shows(self, query, form):
-        hidden = self.leaves_nulls_out and query.updated_since is not None and form.updated is None
-        return query.matches(form) and not hidden
+        is_by_update = query.updated_since > BEGINNING
+        hidden = self.leaves_nulls_out and is_by_update and form.updated is None
+        return matches(query, form) and not hidden
 
     async def list_forms(self, query):
         self.listings += 1
@@ -132,7 +153,7 @@ class Service:
                 raise error("500")
             forms += page
             if len(forms) >= len(rows) or not page:
-                return Listing(forms, started, len(rows) + 3 * self.wrong_totals, url)
+                return ListingResult(forms, started, len(rows) + 3 * self.wrong_totals, url)
 
 
 class Store:
@@ -190,7 +211,7 @@ class Asset:
     """A watcher's definition, its store and its events."""
 
     def __init__(self, rng, name="asset", *, ack_lost=0.0, **watch):
-        self.watch = Watch(
+        self.config = WatcherConfig(
             asset_name=name,
             fsm_conn_id="fsm",
             filters={},
@@ -203,23 +224,23 @@ class Asset:
             start_from="now",
             late_by=7 * DAY,
         )
-        self.watch |= watch
+        self.config = replace(self.config, **watch)
         self.events = []
         self.rng, self.store, self.ack_lost = rng, Store(rng, self.events), ack_lost
         self.emitting = asyncio.Event()
 
     def wants(self, form):
-        return is_wanted(self.watch, form)
+        return self.config.selection().matches(form)
 
     def stored(self, url, key=WATERMARK):
         row = self.store.rows.get(watcher.prefix_for(url) + key)
         return json.loads(row) if row else None
 
     def watching(self):
-        return AssetEvents(self.watch["asset_name"], self.store)
+        return AssetEvents(self.config.asset_name, self.store)
 
     async def announce(self):
-        await self.watching().configure(self.watch)
+        await self.watching().configure(self.config.as_json())
 
     async def run(self):
         announcing = asyncio.create_task(self.announce())
@@ -232,7 +253,7 @@ class Asset:
                     event = Event(
                         [one["form"] for one in given["forms"]], asyncio.get_running_loop().time()
                     )
-                    event.forms = [Form(*one) for one in event.forms]
+                    event.forms = [FormVersion(*one) for one in event.forms]
                     self.events.append(event)
                     if self.rng.random() < self.ack_lost:
                         await asyncio.sleep(30)
@@ -256,12 +277,12 @@ class Triggerer:
     def start(self, query, criteria, deferral, ends, done):
         async def run():
             loop = asyncio.get_running_loop()
-            wait = Wait(query, criteria, 1e9, dict(deferral.known or ()))
+            wait = Wait(selection_from(query, criteria), criteria, 1e9, dict(deferral.known or ()))
             source = Source("fsm", deferral.service, "{}", "{}", self.world.service.interval)
             began = loop.time()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(ends):
-                    with joined(source, wait, deferral.covered_since):
+                    with subscribe(source, wait, deferral.covered_since):
                         await wait.woken
                     await asyncio.sleep(began + deferral.rest(source.interval) - loop.time())
             if not done.done():
@@ -277,6 +298,16 @@ class Triggerer:
         for one in self.feeds.values():
             one._task.cancel()
         self.feeds = {}
+
+
+def selection_from(query, criteria):
+    return FormSelection(
+        property_ids=[query.property_id] if query.property_id else [],
+        job_ids=[query.job_id] if query.job_id else [],
+        form_names=criteria.form_names,
+        created_since=query.created_since,
+        updated_since=query.updated_since,
+    )
 
 
 class World:
@@ -303,7 +334,7 @@ class World:
             found = {form.id: form.name for form in listing.forms if criteria.counts(form.name)}
             if criteria.are_met(found) or is_last:
                 break
-            deferral = deferral.after(listing.service, found, listing.started)
+            deferral = deferral.after_poll(listing.service, found, listing.started)
             wakes, done = wakes + 1, loop.create_future()
             self._ids += 1
             mine = self._ids
@@ -354,7 +385,7 @@ def listing_with_references(service):
     async def list_forms(query):
         listing = await service.list_forms(query)
         forms = [form._replace(reference={"form": tuple(form)[:7]}) for form in listing.forms]
-        return Listing(forms, listing.started, listing.total, listing.service)
+        return ListingResult(forms, listing.started, listing.total, listing.service)
 
     return list_forms
 
@@ -375,7 +406,7 @@ def draw_forms(rng, log, begins, ends, count, ids, *, nulls=False, strict=False)
         )
         if updated is not None and strict and rng.random() < 0.1:
             updated += rng.uniform(1, 9) * HOUR
-        form = Form(identifier, rng.choice(NAMES), place, job, at, updated, f"#{identifier}.0")
+        form = FormVersion(identifier, rng.choice(NAMES), place, job, at, updated, f"#{identifier}.0")
         log.append((visible, identifier, form))
         if (is_late and not is_stamped) or updated is None:
             special.add(identifier)
@@ -536,7 +567,7 @@ async def change_filters(rng, world):
         if asyncio.get_running_loop().time() > LENGTH - 5 * HOUR:
             return
         names, asset = rng.sample(NAMES, 2), world.assets[2]
-        asset.watch = {**asset.watch, "form_names": names, "late_by": rng.choice([3, 7, 30]) * DAY}
+        asset.config = replace(asset.config, form_names=names, late_by=rng.choice([3, 7, 30]) * DAY)
         with contextlib.suppress(asyncio.CancelledError):
             await asset.announce()
 
@@ -563,7 +594,7 @@ def check_asset(world, mode, asset, url, log, counts):
         return []
     stored = asset.stored(url)
     if stored is None:
-        is_refused = mode == "all-refused" and not asset.watch["property_ids"]
+        is_refused = mode == "all-refused" and not asset.config.property_ids
         return [] if is_refused else [f"never began at {url}"]
     floor = asset.store.floors[watcher.prefix_for(url)]
     is_mine = (lambda form: form.id > 100_000) if url == TWO else (lambda form: form.id <= 100_000)
@@ -601,10 +632,10 @@ def check_asset(world, mode, asset, url, log, counts):
     final = service.state(until, url=url)
     poisoned = (service.poison or [0])[0]
     for form in final:
-        is_old = shown[form.id] < until - reconcile_every(asset.watch) - 1.2 * HOUR
+        is_old = shown[form.id] < until - asset.config.reconcile_every() - 1.2 * HOUR
         if not (asset.wants(form) and form.time >= floor and is_old) or form.id == poisoned:
             continue
-        if mode == "all-refused" and not asset.watch["property_ids"]:
+        if mode == "all-refused" and not asset.config.property_ids:
             continue
         if (
             url == ONE
@@ -626,7 +657,7 @@ def check_asset(world, mode, asset, url, log, counts):
 
 def first_possible(asset):
     """Return the earliest time of a form that an asset may emit."""
-    floor = first_floor(asset.watch)
+    floor = asset.config.first_floor()
     return BASE if floor is None else floor
 
 
@@ -686,7 +717,7 @@ def allowed_delay(world, mode, query, enough, ended, crowd, is_slow):
     if mode in ("refused", "all-refused", "poison", "blips"):
         allowed += ((crowd + 3) // 20 + 1) * interval + (1000 if mode == "blips" else 0)
         is_poisoned = service.poison and any(
-            identifier == service.poison[0] and form is not None and query.matches(form)
+            identifier == service.poison[0] and form is not None and matches(query, form)
             for _, identifier, form in service.log
         )
         if is_common or is_poisoned:

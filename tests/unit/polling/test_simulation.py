@@ -12,7 +12,7 @@ from contextlib import aclosing
 
 import pytest
 
-from fsm_provider.polling.tracker import NewForms
+from fsm_provider.polling.tracker import FormTracker
 from fsm_provider.polling.watcher import Watcher
 from tests.unit.polling.simulation import MODES, VirtualLoop, drawn_day
 
@@ -52,7 +52,7 @@ def test_many_days_go_well(monkeypatch):
     assert wrong == []
 
 
-_events, _begin = Watcher.events, NewForms.begin
+_events, _begin = Watcher.events, FormTracker.begin
 
 
 def latest_time(self, since, started):
@@ -67,7 +67,7 @@ def always(self, since, started):
 async def stored_first(self):
     async with aclosing(_events(self)) as events:
         async for forms in events:
-            self.tracker.confirm(self.feed.time())
+            self.tracker.confirm_event(self.feed.time())
             await self._save()
             yield forms
 
@@ -80,26 +80,26 @@ def only_pending(self, identifier):
 def any_order(self, forms, now, *, is_own=False):
     for form in forms:
         is_old = form.time is not None and form.time < (self.floor or 0.0)
-        if self._wanted(form) and form.version not in self._versions(form.id) and not is_old:
+        if self._selection.matches(form) and form.version not in self._known_versions(form.id) and not is_old:
             self.pending[form.id] = form
 
 
-def without_floor(self, floor, known=()):
-    _begin(self, floor, known)
+def without_floor(self, floor, stored_keys=()):
+    _begin(self, floor, stored_keys)
     self.floor = None if floor is None else 0.0
 
 
 BROKEN = {
-    "the watermark is the latest time among the records": ("polled", latest_time, "strict", 0),
-    "the watermark moves by a poll that leaves a gap": ("polled", always, "strict", 0),
+    "the watermark is the latest time among the records": ("record_poll", latest_time, "strict", 0),
+    "the watermark moves by a poll that leaves a gap": ("record_poll", always, "strict", 0),
     "the watermark moves before events are stored": (
-        "_settled",
+        "_confirmed_watermark",
         lambda self: self.watermark,
         "strict",
         19,
     ),
     "an event is recorded before it is emitted": ("events", stored_first, "strict", 0),
-    "nothing is remembered": ("_versions", only_pending, "host", 0),
+    "nothing is remembered": ("_known_versions", only_pending, "host", 0),
     "versions have no order": ("ingest", any_order, "lag", 3),
     "there is no floor": ("begin", without_floor, "plain", 0),
 }
@@ -111,7 +111,7 @@ wrong.
 @pytest.mark.parametrize("rule", BROKEN)
 def test_without_a_rule_a_day_goes_wrong(monkeypatch, rule):
     name, broken, mode, first = BROKEN[rule]
-    monkeypatch.setattr(Watcher if name == "events" else NewForms, name, broken)
+    monkeypatch.setattr(Watcher if name == "events" else FormTracker, name, broken)
 
     for seed in range(first, first + 10):
         with monkeypatch.context() as patch:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fsm_provider.polling import polls as polls_module
+from fsm_provider.polling import lister
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET, prefix_for
 from fsm_provider.testing import FakeFieldService, faults
@@ -227,7 +227,7 @@ async def test_a_listing_that_shifts_while_it_is_read_from_the_beginning_loses_n
 @ONE_KIND
 @hurried(30.0)
 async def test_another_service_has_a_state_of_its_own(service, triggerers, connect, monkeypatch):
-    monkeypatch.setattr(polls_module, "READ_CONNECTION_EVERY", 60.0)
+    monkeypatch.setattr(lister, "READ_CONNECTION_EVERY", 60.0)
 
     with FakeFieldService() as other:
         async with triggerers.watching() as watcher:

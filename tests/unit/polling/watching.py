@@ -108,10 +108,10 @@ class Restarting(Watching):
 
     async def kill(self):
         await super().kill()
-        for key in [key for key in triggers._kept if key[0] == self.trigger_id]:
-            _, events, expiry = triggers._kept.pop(key)
-            expiry.cancel()
-            await events.aclose()
+        for key in [key for key in triggers._ended if key[0] == self.trigger_id]:
+            ended = triggers._ended.pop(key)
+            ended.closing.cancel()
+            await ended.events.aclose()
 
 
 KINDS = {"acknowledged": Acknowledging, "restarted": Restarting}
