@@ -388,12 +388,12 @@ class Feed:
 
     def _measure_waits(self) -> None:
         """Measure the waits of the connection: the worst of its feeds."""
-        feeds: list[Feed] = []
-        for feed in _feeds.get(asyncio.get_running_loop(), {}).values():
-            if feed.source.fsm_conn_id == self.source.fsm_conn_id and feed._waits:
-                feeds.append(feed)
+        fsm_conn_id = self.source.fsm_conn_id
+        of_loop = _feeds.get(asyncio.get_running_loop(), {}).values()
+        of_connection = [feed for feed in of_loop if feed.source.fsm_conn_id == fsm_conn_id]
+        feeds = [feed for feed in of_connection if feed._waits]
         now = _now()
-        metrics = AirflowMetrics({"connection": self.source.fsm_conn_id})
+        metrics = AirflowMetrics({"connection": fsm_conn_id})
         metrics.gauge("waits", sum(feed._waits for feed in feeds))
         metrics.gauge("waits.failures", max((feed._failures for feed in feeds), default=0))
         poll_ages = [now - feed._polled_at for feed in feeds]

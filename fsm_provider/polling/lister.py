@@ -1,4 +1,4 @@
-"""Listings in a triggerer: each in a thread of its own, with an Airflow connection that may change."""
+"""Listings in a triggerer, in threads, with an Airflow connection that may change."""
 
 from __future__ import annotations
 
@@ -133,7 +133,10 @@ async def _in_daemon_thread(name: str, work: Callable[[], ListingResult]) -> Lis
 
 
 async def read_settings(fsm_conn_id: str) -> Settings:
-    """Return the settings of an Airflow connection; a FsmConnectionError if it cannot be read now."""
+    """Return the settings of an Airflow connection.
+
+    :raises FsmConnectionError: if it cannot be read now.
+    """
     from airflow.providers.common.compat.connection import get_async_connection
 
     from fsm_provider.hooks.connection import settings_from

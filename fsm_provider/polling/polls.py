@@ -1,7 +1,7 @@
 """Queries to the service about forms, and complete answers, for workers and triggerers alike.
 
-A time is in seconds since 1970, by the service's clock. :data:`BEGINNING` is before every form: what
-is asked since then is asked without a bound. None is a time that is not known.
+A time is in seconds since 1970, by the service's clock. :data:`BEGINNING` is before every form:
+what is asked since then is asked without a bound. None is a time that is not known.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class FormSelection:
-    """Which forms a sensor or an asset wants, by what a reference shows. What is empty matches any."""
+    """Which forms a sensor or an asset wants, by what references show; empty matches any."""
 
     property_ids: Collection[str] = ()
     job_ids: Collection[str] = ()
@@ -116,7 +116,7 @@ class FormSelection:
         return [ANY_FORM]
 
     def queries_by_place(self) -> list[Query]:
-        """Return the queries that together list all forms that match, and as few others as may be."""
+        """Return the queries that together list all forms that match, and few others."""
         anywhere: list[str | None] = [None]
         places = list(product(self.property_ids or anywhere, self.job_ids or anywhere))
         if len(places) > MAX_PLACES:

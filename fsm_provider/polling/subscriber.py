@@ -23,7 +23,7 @@ class Subscriber(Protocol):
         ...
 
     def queries(self) -> list[Query]:
-        """Return what a catch-up asks for it, which begins now: its own queries, from its own bound."""
+        """Return its own queries, from its own bound: a catch-up that begins now asks them."""
         ...
 
     def check_after(self, now: Time) -> float:
@@ -31,7 +31,7 @@ class Subscriber(Protocol):
         ...
 
     def ingest(self, forms: Iterable[FormVersion]) -> None:
-        """Take forms of one of its routing keys, from any listing; it may want some of them only."""
+        """Take forms of one of its routing keys, of any listing; it need not want them all."""
         ...
 
     def on_poll(self, since: Time, started: Time) -> None:
@@ -39,7 +39,7 @@ class Subscriber(Protocol):
         ...
 
     def on_catch_up(self, started: Time) -> None:
-        """Note that it has been given all that its last :meth:`queries` ask for, as of ``started``."""
+        """Note that it has been given all that its last queries ask for, as of ``started``."""
         ...
 
     def on_failure(self, error: FsmError, since: float) -> None:

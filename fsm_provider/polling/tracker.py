@@ -7,7 +7,7 @@ from heapq import nsmallest
 from typing import Any
 
 from fsm_provider.polling.polls import BEGINNING, FormSelection, FormVersion, Time
-from fsm_provider.polling.watcher_config import WEEK
+from fsm_provider.polling.watcher_config import FORMAT, WEEK
 
 DAY = 86_400.0
 MAX_RECENT = 1_000
@@ -42,7 +42,7 @@ class FormTracker:
         self.begin(None)
 
     def begin(self, floor: Time | None, stored_keys: Iterable[str] = ()) -> None:
-        """Begin with all that was updated since the floor; forget what is stored with these keys."""
+        """Begin with all that was updated since the floor; forget what these keys have stored."""
         self.floor: Time | None = floor
         self.watermark: Time = self._lowest()
         self.has_gap: bool = True
@@ -54,12 +54,13 @@ class FormTracker:
 
     def restore(self, stored: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
         """Go on from what was stored: that of :data:`WATERMARK`, and the entries of other keys."""
-        self.begin(stored["floor"])
-        if stored["watermark"] is not None:
-            self.watermark = stored["watermark"]
+        floor = stored.get("floor")
+        self.begin(BEGINNING if floor is None else floor)
+        watermark = stored.get("watermark")
+        if watermark is not None:
+            self.watermark = watermark
         for key, entry in entries.items():
-            chunk = {identifier: dict(versions) for identifier, versions in entry.items()}
-            self._emitted[key] = self._without_forgotten(chunk)
+            self._emitted[key] = self._without_forgotten(_versions_from(entry))
 
     def since(self, back: float) -> Time:
         """Return from when on a listing asks that goes back so many seconds."""
@@ -107,11 +108,9 @@ class FormTracker:
         watermark = self._confirmed_watermark()
         if self.floor is not None:
             self.floor = max(self.floor, watermark - self._late_by)
-        entries: list[tuple[str, Any]] = []
-        for key in (*CHUNKS, RECENT):
-            if key in self._unsaved:
-                entries.append((key, _as_json(self._emitted[key])))
-        stored = {"floor": self.floor, "watermark": watermark or None}
+        changed = [key for key in (*CHUNKS, RECENT) if key in self._unsaved]
+        entries: list[tuple[str, Any]] = [(key, _as_json(self._emitted[key])) for key in changed]
+        stored = {"format": FORMAT, "floor": self.floor, "watermark": watermark or None}
         return [*entries, (WATERMARK, stored)]
 
     def finish_save(self) -> None:
@@ -159,11 +158,9 @@ class FormTracker:
 
     def _confirmed_watermark(self) -> Time:
         """Return the watermark, or before it the time of the oldest form that is not confirmed."""
-        times = [self.watermark]
-        for form in (*self.pending.values(), *self._in_event.values()):
-            if form.time is not None:
-                times.append(form.time)
-        return min(times)
+        unconfirmed = [*self.pending.values(), *self._in_event.values()]
+        times = [form.time for form in unconfirmed if form.time is not None]
+        return min([self.watermark, *times])
 
     def _without_forgotten(self, chunk: Versions) -> Versions:
         """Return a chunk without versions so old that they would not be emitted again."""
@@ -199,7 +196,16 @@ def _by_age(form: FormVersion) -> tuple[Time, int]:
 
 def _as_json(chunk: Versions) -> dict[str, Any]:
     """Return a chunk as JSON, whose keys are texts only: each version with its time is a pair."""
-    entry: dict[str, Any] = {}
+    entry: dict[str, Any] = {"format": FORMAT}
     for identifier, versions in chunk.items():
         entry[identifier] = [[version, time] for version, time in versions.items()]
     return entry
+
+
+def _versions_from(entry: Mapping[str, Any]) -> Versions:
+    """Return the chunk of an entry, which may have other fields beside its forms."""
+    chunk: Versions = {}
+    for identifier, versions in entry.items():
+        if isinstance(versions, list):
+            chunk[identifier] = dict(versions)
+    return chunk

@@ -7,8 +7,8 @@ The trigger wakes, the worker decides. So a wait goes in rounds of five steps:
 2. Else the worker describes the wait as a :class:`WaitState`: what it has found, and when it
    polled. It defers with a :class:`~fsm_provider.triggers.forms.FsmFormTrigger` that carries the
    state, and the task leaves the worker.
-3. The triggerer runs the trigger, which makes a :class:`Wait` of the state, and subscribes it to the
-   :class:`~.feed.Feed` that all waits on this service share.
+3. The triggerer runs the trigger, which makes a :class:`Wait` of the state, and subscribes it to
+   the :class:`~.feed.Feed` that all waits on this service share.
 4. The feed gives the wait the forms that it lists. The wait wakes the trigger once those, together
    with what the worker had found, may be enough; on an error that is tolerated no longer; or when
    the connection leads elsewhere. At its deadline the trigger wakes by itself.
@@ -20,11 +20,13 @@ The trigger wakes, the worker decides. So a wait goes in rounds of five steps:
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
 
 from fsm_provider.api.errors import FsmError
+from fsm_provider.polling.formats import refuse_newer
 from fsm_provider.polling.polls import (
     BEGINNING,
     Criteria,
@@ -44,12 +46,19 @@ MAX_KNOWN = 100
 """Forms that a trigger is given; a wait for more begins with its own query."""
 MAX_DOUBLINGS = 20
 """Of the rest after a futile wake: a year, from an interval of 30 s."""
+FORMAT = 1
+"""Of the states that this version writes, and the newest that it reads."""
+DEFERRED_BY_NEWER = (
+    "this task was deferred by a newer version of airflow-provider-fsm (format {}): "
+    "install that version again, or clear the task"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitState:
-    """What the worker hands to the trigger, and the trigger hands back: JSON values, times by the
-    worker.
+    """What the worker hands to the trigger, and the trigger hands back.
+
+    All are JSON values. Times are by the worker's clock, but for ``polled_at``.
 
     :ivar since: the bound of the first poll, ISO 8601.
     :ivar polled_at: the service's time when the worker's listing began; None: none has succeeded.
@@ -65,6 +74,22 @@ class WaitState:
     known: list[list[Any]] | None = None
     futile_wakes: int = 0
     failing_since: Time | None = None
+    format: int = FORMAT
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], timeout: float) -> Self:
+        """Return the state that another process has written, maybe of another version.
+
+        :param timeout: the seconds until the deadline, if the state has none.
+        :raises FsmInputError: if a newer version has written it.
+        """
+        refuse_newer(stored, FORMAT, DEFERRED_BY_NEWER)
+        names = {field.name for field in fields(cls)}
+        values = {name: value for name, value in stored.items() if name in names}
+        values.setdefault("service", "")  # no service has this name: the wait soon ends
+        values.setdefault("began", time.time())
+        values.setdefault("deadline", time.time() + timeout)
+        return cls(**values)
 
     @property
     def covered_since(self) -> Time | None:

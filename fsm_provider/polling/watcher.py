@@ -18,6 +18,7 @@ from fsm_provider.api.errors import FsmError
 from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.feed import Feed, subscribe
+from fsm_provider.polling.formats import format_of, refuse_newer
 from fsm_provider.polling.lister import Source, read_settings
 from fsm_provider.polling.polls import (
     BEGINNING,
@@ -29,7 +30,7 @@ from fsm_provider.polling.polls import (
     time_of,
 )
 from fsm_provider.polling.tracker import CHUNKS, RECENT, WATERMARK, FormTracker
-from fsm_provider.polling.watcher_config import WatcherConfig
+from fsm_provider.polling.watcher_config import FORMAT, STORED_BY_NEWER, WatcherConfig
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -43,8 +44,9 @@ FAILED = "Polling for the asset '%s' failed, and goes on from %s: %s"
 CONFIGURATION = "fsm_forms/configuration"
 """Key of what was announced last."""
 OWNER = "fsm_forms/owner"
-"""Key of who watches the asset: an identifier, a number that changes while it does, and how it
-fares.
+"""Key of who watches the asset.
+
+Its value has an identifier, a number that changes while that one does, and how it fares.
 """
 RESET = "reset"
 """Key of the last request of ``watermark set``: an identifier and a time."""
@@ -55,12 +57,14 @@ Airflow confirms also what it drops, as no asset has the watcher any more, and t
 watcher.
 """
 EVENT_INTERVAL = 15.0
-"""Seconds between two events of a backlog: one DAG run takes all events that come before it is
-made.
+"""Seconds between two events of a backlog.
+
+One DAG run takes all events that come before it is made.
 """
 CHECK_EVERY = 15.0
-"""Seconds between two looks at the configuration, and at who watches the asset; after a failure,
-too.
+"""Seconds between two looks at the configuration and at who watches the asset.
+
+It is the pause after a failure, too.
 """
 SILENCE = 90.0
 """Seconds after which the triggerer that watches the asset is taken for dead."""
@@ -74,18 +78,22 @@ NEVER = float("-inf")
 
 
 class AssetStore(Protocol):
-    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and
-    newer.
+    """JSON values that are stored with an asset.
+
+    Airflow 3.3 and newer has it as ``AssetStateStoreAccessor``; before, it is a ``SqlAssetStore``.
     """
 
-    async def aget(self, key: str) -> Any: ...
+    async def aget(self, key: str) -> Any:
+        """Return the value of a key; None: there is none."""
 
-    async def aset(self, key: str, value: Any) -> None: ...
+    async def aset(self, key: str, value: Any) -> None:
+        """Store a value, in place of the one before."""
 
 
 class ReplacedError(BaseException):
-    """The watcher begins anew, as its configuration, its service or its watermark was changed. No
-    failure.
+    """The watcher begins anew: its configuration, its service or its watermark was changed.
+
+    That is no failure.
     """
 
 
@@ -138,27 +146,28 @@ class AssetEvents:
     async def _configuration(self) -> WatcherConfig:
         looks = 0
         while True:
-            stored = await self._read(CONFIGURATION)
-            if stored:
-                return WatcherConfig.from_json(stored)
+            config = await until_done(self._name, self._read_configuration)
+            if config is not None:
+                return config
             looks += 1
             if looks % LOG_WAITING_EVERY == 0:
                 logger.error(NO_CONFIGURATION, self._name)
             await asyncio.sleep(1.0)
+
+    async def _read_configuration(self) -> WatcherConfig | None:
+        stored = await self._store.aget(CONFIGURATION)
+        return WatcherConfig.from_json(stored) if stored else None
 
     async def _until_free(self) -> None:
         clock = asyncio.get_running_loop().time
         last_seen = None
         unchanged_since = clock()
         while clock() - unchanged_since < SILENCE:
-            owner = await self._read(OWNER)
+            owner = await until_done(self._name, partial(self._store.aget, OWNER))
             if owner != last_seen:
                 last_seen = owner
                 unchanged_since = clock()
             await asyncio.sleep(CHECK_EVERY)
-
-    async def _read(self, key: str) -> Any:
-        return await until_done(self._name, partial(self._store.aget, key))
 
 
 class Watcher:
@@ -166,8 +175,8 @@ class Watcher:
 
     :class:`AssetEvents` makes it, calls :meth:`restore`, subscribes it to a feed, and takes the
     forms of each event from :meth:`events`; once Airflow has stored an event, the trigger calls
-    :meth:`confirm`. The feed calls the methods of a :class:`~.subscriber.Subscriber`, which give the
-    forms to the tracker and wake :meth:`events`. Everything runs in one event loop.
+    :meth:`confirm`. The feed calls the methods of a :class:`~.subscriber.Subscriber`, which give
+    the forms to the tracker and wake :meth:`events`. Everything runs in one event loop.
 
     It begins as soon as its floor is stored: of ``start_from="now"``, the service's time at its
     first poll. Before, it takes no form.
@@ -184,6 +193,7 @@ class Watcher:
         self._store = store
         self._prefix = prefix_for(service)
         self._owner = uuid4().hex
+        self._newer_key: str | None = None  # of what is stored, and cannot be read
         self._reset: str | None = None  # the last request of ``watermark set`` that it follows
         self._clock = asyncio.get_running_loop().time
         # Polls.
@@ -349,37 +359,44 @@ class Watcher:
 
         Of an inactive asset, Airflow 3.3 reads None, but a write fails: the claim is first, and
         read last.
+
+        :raises FsmInputError: if a newer version has written it. Called again, it claims nothing
+            before that is gone: the newer version may watch the asset elsewhere.
         """
+        if self._newer_key is not None:
+            await self._read(self._newer_key)
         await self._claim()
         reset = await self._read(RESET)
-        stored = await self._read(WATERMARK)
+        stored = await self._read(WATERMARK) or {}
         entries: dict[str, Any] = {}
         for key in (RECENT, *CHUNKS):
             entry = await self._read(key)
             if entry is not None:
                 entries[key] = entry
         await self._check_claim()
-        if stored is not None:
-            self._emitted_by_day.update(stored.get("days", {}))
-        is_reset = False
-        if reset:
-            self._reset = reset["id"]
-            is_reset = stored is None or stored["reset"] != self._reset
-        if is_reset:
+        self._emitted_by_day = Counter(stored.get("days", {}))
+        self._reset = reset["id"] if reset else None
+        if reset and stored.get("reset") != self._reset:
             self.tracker.begin(reset["time"], stored_keys=entries)
-        elif stored is not None:
+        elif _says_where_it_is(stored):
             self.tracker.restore(stored, entries)
             self._has_begun = True
         else:
             self.tracker.begin(self.config.first_floor())
 
     async def _read(self, key: str) -> Any:
-        """Return what is stored with the asset for this service."""
-        return await self._store.aget(self._prefix + key)
+        """Return what is stored for this service; refuse what a newer version has written."""
+        entry = await self._store.aget(self._prefix + key)
+        if entry is not None:
+            self._newer_key = key
+            refuse_newer(entry, FORMAT, STORED_BY_NEWER)
+        self._newer_key = None
+        return entry
 
     async def _claim(self) -> None:
-        """Claim the asset, and show that this process is alive: the last one to claim it watches
-        it.
+        """Claim the asset, and show that this process is alive.
+
+        The last one to claim it watches it.
         """
         status = {**self._status, "backlog": len(self.tracker.pending)}
         await self._store.aset(OWNER, [self._owner, self._clock(), status])
@@ -399,7 +416,7 @@ class Watcher:
         """Make sure that the watcher is to go on."""
         try:
             announced = await self._store.aget(CONFIGURATION)
-            if announced is not None and WatcherConfig.from_json(announced) != self.config:
+            if announced is not None and self._is_replaced_by(announced):
                 raise ReplacedError
             await self._check_claim()
             await self._claim()
@@ -410,6 +427,11 @@ class Watcher:
             logger.exception(
                 "The state of the asset '%s' could not be read", self.config.asset_name
             )
+
+    def _is_replaced_by(self, announced: Mapping[str, Any]) -> bool:
+        if format_of(announced) > FORMAT:
+            return True
+        return WatcherConfig.from_json(announced) != self.config
 
     async def _save(self) -> None:
         """Store what was emitted; if that fails, a later call does."""
@@ -457,6 +479,10 @@ async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]])
                 "The state of the asset '%s' could not be read or stored yet", asset_name
             )
         await asyncio.sleep(CHECK_EVERY)
+
+
+def _says_where_it_is(stored: Mapping[str, Any]) -> bool:
+    return stored.get("floor") is not None or stored.get("watermark") is not None
 
 
 def prefix_for(service: str) -> str:

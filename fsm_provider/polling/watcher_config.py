@@ -8,10 +8,17 @@ from datetime import datetime
 from typing import Any, Self
 
 from fsm_provider.api.forms import FormReference
+from fsm_provider.polling.formats import refuse_newer
 from fsm_provider.polling.polls import BEGINNING, FormSelection, Time
 
 HOUR = 3_600.0
 WEEK = 7 * 86_400.0
+FORMAT = 1
+"""Of what this version stores with an asset, and the newest that it reads."""
+STORED_BY_NEWER = (
+    "what is stored with it was written by a newer version of airflow-provider-fsm (format {}): "
+    "install that version again, or give the asset another name"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +29,8 @@ class WatcherConfig:
     :param start_from: ``now``, ``beginning``, or a time in ISO 8601.
     """
 
-    asset_name: str
-    fsm_conn_id: str
+    asset_name: str = ""
+    fsm_conn_id: str = "fsm_default"
     filters: dict[str, Any] = field(default_factory=dict)
     property_ids: list[str] = field(default_factory=list)
     job_ids: list[str] = field(default_factory=list)
@@ -33,9 +40,15 @@ class WatcherConfig:
     max_forms_per_event: int = 100
     start_from: str = "now"
     late_by: float = WEEK
+    format: int = FORMAT
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
+        """Return a stored configuration, maybe of another version of this package.
+
+        :raises FsmInputError: if a newer version has written it.
+        """
+        refuse_newer(stored, FORMAT, STORED_BY_NEWER)
         names = {field.name for field in fields(cls)}
         return cls(**{name: value for name, value in stored.items() if name in names})
 
@@ -46,7 +59,7 @@ class WatcherConfig:
         return FormSelection(self.property_ids, self.job_ids, self.form_names)
 
     def question(self) -> dict[str, Any]:
-        """Return what decides which forms the asset has, and not when and how often it is polled."""
+        """Return what decides which forms the asset has; the rest says how it is polled."""
         return {
             "fsm_conn_id": self.fsm_conn_id,
             "filters": self.filters,

@@ -28,7 +28,12 @@ from fsm_provider.api.validation import (
     parse_time,
     pluralize,
 )
-from fsm_provider.operators.base import FormFilterArguments, bad_arguments_refused, is_literal
+from fsm_provider.operators.base import (
+    FormFilterArguments,
+    bad_arguments_refused,
+    is_literal,
+    permanent_errors_fail_the_task,
+)
 from fsm_provider.operators.forms import XCOM
 from fsm_provider.sensors.base import FsmBaseSensor
 
@@ -130,9 +135,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                 parse_time("since", since)
 
     def begin(self, context: Context) -> str:
-        """Have the filters, and when forms are enough, for all polls of this process; describe
-        them.
-        """
+        """Fix for all polls of this process what is filtered and when forms are enough."""
         from fsm_provider.polling.polls import Criteria
 
         wanted = self.form_filter()
@@ -228,7 +231,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         arguments = next_kwargs or {}
         is_timeout = "timeout" in str(arguments.get("error")).lower()
         if next_method == "execute_complete":
-            self._go_on_from(arguments["event"]["wait"])
+            event = arguments.get("event") or {}
+            self._go_on_from(event.get("wait", {}))
         elif next_method == "__fail__" and is_timeout:
             # Airflow has ended the deferral: the trigger, if it runs, ends before.
             self._hint = NO_TRIGGERER
@@ -243,7 +247,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     def _go_on_from(self, stored: Mapping[str, Any]) -> None:
         from fsm_provider.polling.waits import WaitState
 
-        state = WaitState(**stored)
+        with permanent_errors_fail_the_task():
+            state = WaitState.from_json(stored, timeout=self.timeout)
         self._before = state
         self._began = state.began
         self._deadline = state.deadline
@@ -251,11 +256,13 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.since = state.since
 
     def _first_since(self, created: str | None, context: Context) -> str | None:
-        """Return the bound of the first poll: later attempts keep it, whatever the template gives
-        then.
+        """Return the bound of the first poll; ``created``: of the job, if its record shows it.
+
+        Later attempts keep the bound, whatever the template gives then.
         """
         since = self.since
-        if since is None and not self._given & {"since", "updated_since"}:
+        has_bound = bool(self._given & {"since", "updated_since"})
+        if since is None and not has_bound:
             # A run that an asset or a hand has triggered has no data interval.
             since = created or context.get("data_interval_start") or context["dag_run"].run_after
         if since is None:
@@ -263,7 +270,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         bound = parse_time("since", since)
         store: Any = context.get("task_state_store")  # None before Airflow 3.3
         if self.since is not None and store is not None:
-            bound = min(bound, parse_time("since", store.get(SINCE, bound.isoformat())))
+            stored = parse_time("since", store.get(SINCE, bound.isoformat()))
+            bound = min(bound, stored)
             store.set(SINCE, bound.isoformat())
         if bound > datetime.now(UTC):
             self.log.warning("since: %s is in the future; no form counts before", bound.isoformat())
@@ -308,7 +316,7 @@ def _identified(name: str, value: Any) -> Identified:
 
 
 def _parsed_record(value: Any) -> Any:
-    """Return the record that a template has rendered as JSON or Python, other values as they are."""
+    """Return the record that a template has rendered as JSON or Python; others as they are."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         for parse in (json.loads, literal_eval):
             with suppress(ValueError, SyntaxError, RecursionError):

@@ -35,8 +35,9 @@ TIMEOUT_GRACE = 60.0
 """Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running.
 """
 MAX_RESTART_DELAY = 30.0
-"""Seconds after an event in which a restart confirms it; a later one may be another's, with a
-reused ID.
+"""Seconds after an event in which a restart confirms it.
+
+A later one may be another's, with a reused ID.
 """
 Key = tuple[int | None, str]
 """A trigger's ID, and the name of its asset."""
@@ -70,11 +71,13 @@ class DataclassTrigger:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FsmFormTrigger(DataclassTrigger, BaseTrigger):
-    """Wait until it is worth another poll on the worker, which decides; fire once, with ``{"wait":
-    {...}}``.
+    """Wait until it is worth another poll on the worker, which decides.
+
+    It fires once, with ``{"wait": {...}}``.
 
     :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
-    :param wait: a :class:`fsm_provider.polling.waits.WaitState` as JSON values.
+    :param wait: a :class:`fsm_provider.polling.waits.WaitState` as JSON values. What a later
+        version adds goes into it, as it has a format: an older triggerer takes no new argument.
 
     The others are those of :class:`fsm_provider.sensors.forms.FsmFormSensor`; times are in seconds.
     """
@@ -90,14 +93,20 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         from fsm_provider.polling.feed import subscribe
+        from fsm_provider.polling.formats import format_of
         from fsm_provider.polling.lister import Source
-        from fsm_provider.polling.waits import WaitState
+        from fsm_provider.polling.waits import FORMAT, WaitState
 
-        state = WaitState(**self.wait)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
         # dag.test() gives no identifier, and has no scheduler.
         shortest = 0.0 if self.trigger_id is None else MIN_DEFERRAL
+        if format_of(self.wait) > FORMAT:
+            # A worker of that version goes on from it; one of this version says what to do.
+            await asyncio.sleep(max(self.poll_interval, shortest))
+            yield TriggerEvent({"wait": self.wait})
+            return
+        state = WaitState.from_json(self.wait, timeout=self.poll_interval)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         left = max(state.deadline - time.time(), shortest)
         rest = min(max(state.rest(self.poll_interval), shortest), left)
         source = Source.from_arguments(
@@ -155,8 +164,7 @@ def _failing_since(state: WaitState, wait: Wait, *, has_polled: bool) -> float |
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
-    """Emit newly completed forms as ``{"asset_name": ..., "question": {...}, "forms":
-    [...references...]}``.
+    """Emit newly completed forms: ``{"asset_name": ..., "question": {...}, "forms": [...]}``.
 
     What it held is stored with the asset once an event is in Airflow's database. Airflow 3.3
     confirms that to the trigger's stream. Before, the trigger ends after each event, and Airflow
@@ -174,8 +182,9 @@ class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
     fsm_conn_id: str
 
     def shared_stream_key(self) -> str:
-        """Return the key of a stream of its own: a trigger that replaces it does not get its
-        events.
+        """Return the key of a stream of its own.
+
+        A trigger that replaces it does not get its events.
         """
         return f"fsm form events {self.trigger_id} {self.asset_name}"
 
@@ -248,8 +257,11 @@ class FsmFormConfigurationTrigger(DataclassTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
+        # It may be that of a newer version, which only the watcher refuses.
         config = json.loads(self.watch)
-        asset = _asset_events(config["asset_name"], config["fsm_conn_id"])
+        asset = _asset_events(
+            config.get("asset_name", ""), config.get("fsm_conn_id", "fsm_default")
+        )
         await asset.configure(config)
         await asyncio.Event().wait()
         yield TriggerEvent(None)

@@ -58,6 +58,7 @@ def test_the_configuration_is_one_text_and_the_same_at_each_parsing():
     }
     kwargs = kwargs_for(**arguments)
     watch = {
+        "format": 1,
         "asset_name": "records",
         "fsm_conn_id": "fsm_default",
         "filters": {},

@@ -406,7 +406,9 @@ def draw_forms(rng, log, begins, ends, count, ids, *, nulls=False, strict=False)
         )
         if updated is not None and strict and rng.random() < 0.1:
             updated += rng.uniform(1, 9) * HOUR
-        form = FormVersion(identifier, rng.choice(NAMES), place, job, at, updated, f"#{identifier}.0")
+        form = FormVersion(
+            identifier, rng.choice(NAMES), place, job, at, updated, f"#{identifier}.0"
+        )
         log.append((visible, identifier, form))
         if (is_late and not is_stamped) or updated is None:
             special.add(identifier)

@@ -80,7 +80,11 @@ def only_pending(self, identifier):
 def any_order(self, forms, now, *, is_own=False):
     for form in forms:
         is_old = form.time is not None and form.time < (self.floor or 0.0)
-        if self._selection.matches(form) and form.version not in self._known_versions(form.id) and not is_old:
+        if (
+            self._selection.matches(form)
+            and form.version not in self._known_versions(form.id)
+            and not is_old
+        ):
             self.pending[form.id] = form
 
 
