@@ -109,37 +109,40 @@ def completed_forms(
     names: list[str] = []
     if form_names is not None:
         names = [normalize_name(name) for name in validation.parse_names("form_names", form_names)]
+    property_ids = validation.parse_identifiers("property_id", property_id)
+    job_ids = validation.parse_identifiers("job_id", job_id)
     params = validation.parse_params("query_params", query_params)
+    params_in_events = json.loads(json.dumps(params))
+    poll_interval = validation.parse_seconds("poll_interval", poll_interval, 1, LONGEST)
+    max_forms_per_event = validation.parse_count(
+        "max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT
+    )
     config = WatcherConfig(
         asset_name=name,
         fsm_conn_id=fsm_conn_id,
         filters=dict(wanted.as_dict()),
-        property_ids=validation.parse_identifiers("property_id", property_id),
-        job_ids=validation.parse_identifiers("job_id", job_id),
+        property_ids=property_ids,
+        job_ids=job_ids,
         form_names=names,
-        query_params=json.loads(json.dumps(params)) or None,  # as the events of the asset have them
-        poll_interval=validation.parse_seconds("poll_interval", poll_interval, 1, LONGEST),
-        max_forms_per_event=validation.parse_count(
-            "max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT
-        ),
+        query_params=params_in_events or None,
+        poll_interval=poll_interval,
+        max_forms_per_event=max_forms_per_event,
         start_from=str(start_from),
         late_by=validation.parse_seconds("late_by", late_by, 3600, LONGEST),
     )
     _defined.setdefault(name, []).append(config.question())
     configuration = json.dumps(config.as_json(), sort_keys=True)  # the same at each parsing
-    return Asset(
+    events = AssetWatcher(
         name=name,
-        uri=f"{uri_for_records(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
-        watchers=[
-            AssetWatcher(
-                name=name, trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id)
-            ),
-            AssetWatcher(
-                name=f"{name} configuration",
-                trigger=FsmFormConfigurationTrigger(watch=configuration),
-            ),
-        ],
+        trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id),
     )
+    announcement = AssetWatcher(
+        name=f"{name} configuration",
+        trigger=FsmFormConfigurationTrigger(watch=configuration),
+    )
+    folder = uri_for_records(fsm_conn_id, "forms")
+    uri = f"{folder}/{quote(name, safe='')}"
+    return Asset(name=name, uri=uri, watchers=[events, announcement])
 
 
 def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> list[FormReference]:
@@ -170,10 +173,10 @@ def _references_of(event: Any) -> Iterator[FormReference]:
     match (event.extra or {}).get("payload"):
         case {
             "asset_name": str(name),
-            "question": {"fsm_conn_id": str(fsm_conn_id)} as question,
+            "question": {"fsm_conn_id": str(fsm_conn_id)} as polled,
             "forms": list(references),
         }:
-            _check_definitions(name, question)
+            _check_definitions(name, polled)
             for reference in references:
                 yield {**reference, "fsm_conn_id": fsm_conn_id}
 

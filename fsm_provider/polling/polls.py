@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.forms import (
@@ -92,6 +92,17 @@ class FormSelection:
     form_names: Collection[str] = ()
     created_since: Time = BEGINNING
     updated_since: Time = BEGINNING
+
+    @classmethod
+    def from_query(cls, query: Query, form_names: Collection[str] = ()) -> Self:
+        """Return what matches the forms of these names that a query asks for."""
+        return cls(
+            property_ids=[] if query.property_id is None else [query.property_id],
+            job_ids=[] if query.job_id is None else [query.job_id],
+            form_names=form_names,
+            created_since=query.created_since,
+            updated_since=query.updated_since,
+        )
 
     def matches(self, form: FormVersion) -> bool:
         """Return whether a form is wanted; a time that is not known matches."""

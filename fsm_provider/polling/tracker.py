@@ -12,11 +12,84 @@ from fsm_provider.polling.watcher_config import FORMAT, WEEK
 DAY = 86_400.0
 MAX_RECENT = 1_000
 """Versions that are stored anew with each event; more are merged into the chunk of their period."""
-WATERMARK, RECENT = "watermark", "recent"
+WATERMARK = "watermark"
+RECENT = "recent"
 CHUNKS = ("emitted/0", "emitted/1", "emitted/2", "emitted/3")
 """Keys of the periods in which forms were emitted; the oldest is written over."""
-Versions = dict[str, dict[Time | str, Time]]
+Version = Time | str
+Versions = dict[str, dict[Version, Time]]
 """The time of each version that was emitted, by the form's identifier."""
+
+
+class EmittedForms:
+    """Remembers which versions of forms were emitted, as entries that are stored with the asset.
+
+    The tracker owns it. :meth:`remember` puts a version into the entry :data:`RECENT`, which is
+    small, as it is stored with each event. Once that is full, :meth:`prepare_save` merges it into
+    the chunk of the period that it is now. What is older than the floor is forgotten, but only by a
+    floor that is stored, which :meth:`finish_save` is told.
+    """
+
+    def __init__(self, late_by: float, floor: Time, unsaved: Iterable[str] = ()) -> None:
+        self._period = max(DAY, late_by / (len(CHUNKS) - 2))
+        self._forgotten_before = floor
+        self._recent: Versions = {}
+        self._chunks: dict[str, Versions] = {key: {} for key in CHUNKS}
+        self._unsaved = set(unsaved)
+
+    def restore(self, entries: Mapping[str, Any]) -> None:
+        for key, entry in entries.items():
+            versions = self._without_forgotten(_versions_from(entry))
+            if key == RECENT:
+                self._recent = versions
+            else:
+                self._chunks[key] = versions
+
+    def remember(self, form: FormVersion, now: Time) -> None:
+        versions = self._recent.setdefault(str(form.id), {})
+        versions[form.version] = now if form.time is None else form.time
+        self._unsaved.add(RECENT)
+
+    def versions_of(self, identifier: int) -> set[Version]:
+        key = str(identifier)
+        versions = set(self._recent.get(key, ()))
+        for chunk in self._chunks.values():
+            versions.update(chunk.get(key, ()))
+        return versions
+
+    def prepare_save(self, now: Time) -> list[tuple[str, Any]]:
+        """Forget what is old, and return the entries that have changed: the recent one is last."""
+        self._recent = self._without_forgotten(self._recent)
+        if len(self._recent) >= MAX_RECENT:
+            self._merge_recent(now)
+        entries = {**self._chunks, RECENT: self._recent}
+        return [(key, _as_json(entry)) for key, entry in entries.items() if key in self._unsaved]
+
+    def finish_save(self, floor: Time) -> None:
+        self._forgotten_before = floor
+        self._unsaved.clear()
+
+    def _merge_recent(self, now: Time) -> None:
+        """Merge the recent versions into the chunk of the period in which they were emitted."""
+        for key in CHUNKS:
+            self._chunks[key] = self._without_forgotten(self._chunks[key])
+        number = int(now // self._period)
+        key = CHUNKS[number % len(CHUNKS)]
+        chunk = self._chunks[key]
+        for identifier, versions in self._recent.items():
+            chunk.setdefault(identifier, {}).update(versions)
+        self._recent = {}
+        self._unsaved |= {key, RECENT}
+
+    def _without_forgotten(self, entry: Versions) -> Versions:
+        """Return an entry without versions so old that they would not be emitted again."""
+        remembered: Versions = {}
+        oldest = self._forgotten_before
+        for identifier, versions in entry.items():
+            kept = {version: time for version, time in versions.items() if time >= oldest}
+            if kept:
+                remembered[identifier] = kept
+        return remembered
 
 
 class FormTracker:
@@ -48,9 +121,7 @@ class FormTracker:
         self.has_gap: bool = True
         self.pending: dict[int, FormVersion] = {}
         self._in_event: dict[int, FormVersion] = {}
-        self._forgotten_before: Time = self._lowest()
-        self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
-        self._unsaved = set(stored_keys)
+        self._emitted = EmittedForms(self._late_by, self._lowest(), stored_keys)
 
     def restore(self, stored: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
         """Go on from what was stored: that of :data:`WATERMARK`, and the entries of other keys."""
@@ -59,8 +130,7 @@ class FormTracker:
         watermark = stored.get("watermark")
         if watermark is not None:
             self.watermark = watermark
-        for key, entry in entries.items():
-            self._emitted[key] = self._without_forgotten(_versions_from(entry))
+        self._emitted.restore(entries)
 
     def since(self, back: float) -> Time:
         """Return from when on a listing asks that goes back so many seconds."""
@@ -75,7 +145,7 @@ class FormTracker:
             known = self._known_versions(form.id)
             if form.version in known:
                 if form.time is None:  # it is remembered for as long as it is listed
-                    self._remember(form, now)
+                    self._emitted.remember(form, now)
             elif not self._is_history(form) and _is_newest(form, known):
                 self.pending[form.id] = form
 
@@ -97,26 +167,21 @@ class FormTracker:
     def confirm_event(self, now: Time) -> None:
         """Remember the forms of the last event as emitted: it is stored."""
         for form in self._in_event.values():
-            self._remember(form, now)
+            self._emitted.remember(form, now)
         self._in_event = {}
 
     def prepare_save(self, now: Time) -> list[tuple[str, Any]]:
         """Raise the floor, and return two or three entries, to be written in this order."""
-        self._emitted[RECENT] = self._without_forgotten(self._emitted[RECENT])
-        if len(self._emitted[RECENT]) >= MAX_RECENT:
-            self._merge_recent(now)
+        entries = self._emitted.prepare_save(now)
         watermark = self._confirmed_watermark()
         if self.floor is not None:
             self.floor = max(self.floor, watermark - self._late_by)
-        changed = [key for key in (*CHUNKS, RECENT) if key in self._unsaved]
-        entries: list[tuple[str, Any]] = [(key, _as_json(self._emitted[key])) for key in changed]
         stored = {"format": FORMAT, "floor": self.floor, "watermark": watermark or None}
         return [*entries, (WATERMARK, stored)]
 
     def finish_save(self) -> None:
         """Note that what :meth:`prepare_save` has returned is written."""
-        self._forgotten_before = self._lowest()
-        self._unsaved = set()
+        self._emitted.finish_save(self._lowest())
 
     def _lowest(self) -> Time:
         return BEGINNING if self.floor is None else self.floor
@@ -130,31 +195,14 @@ class FormTracker:
     def _is_history(self, form: FormVersion) -> bool:
         return form.time is not None and form.time < self._lowest()
 
-    def _known_versions(self, identifier: int) -> set[Time | str]:
+    def _known_versions(self, identifier: int) -> set[Version]:
         """Return the versions of a form that are emitted, in an event, or pending."""
-        versions: set[Time | str] = set()
-        for chunk in self._emitted.values():
-            versions.update(chunk.get(str(identifier), ()))
-        for held in (self.pending, self._in_event):
-            if identifier in held:
-                versions.add(held[identifier].version)
+        versions = self._emitted.versions_of(identifier)
+        for forms in (self.pending, self._in_event):
+            form = forms.get(identifier)
+            if form is not None:
+                versions.add(form.version)
         return versions
-
-    def _remember(self, form: FormVersion, now: Time) -> None:
-        versions = self._emitted[RECENT].setdefault(str(form.id), {})
-        versions[form.version] = now if form.time is None else form.time
-        self._unsaved.add(RECENT)
-
-    def _merge_recent(self, now: Time) -> None:
-        """Merge the recent versions into the chunk of the period in which they were emitted."""
-        for key, chunk in self._emitted.items():
-            self._emitted[key] = self._without_forgotten(chunk)
-        period = max(DAY, self._late_by / (len(CHUNKS) - 2))
-        key = CHUNKS[int(now // period) % len(CHUNKS)]
-        for identifier, versions in self._emitted[RECENT].items():
-            self._emitted[key].setdefault(identifier, {}).update(versions)
-        self._emitted[RECENT] = {}
-        self._unsaved |= {key, RECENT}
 
     def _confirmed_watermark(self) -> Time:
         """Return the watermark, or before it the time of the oldest form that is not confirmed."""
@@ -162,21 +210,8 @@ class FormTracker:
         times = [form.time for form in unconfirmed if form.time is not None]
         return min([self.watermark, *times])
 
-    def _without_forgotten(self, chunk: Versions) -> Versions:
-        """Return a chunk without versions so old that they would not be emitted again."""
-        remembered: Versions = {}
-        for identifier, versions in chunk.items():
-            kept = {
-                version: time
-                for version, time in versions.items()
-                if time >= self._forgotten_before
-            }
-            if kept:
-                remembered[identifier] = kept
-        return remembered
 
-
-def _is_newest(form: FormVersion, known: Iterable[Time | str]) -> bool:
+def _is_newest(form: FormVersion, known: Iterable[Version]) -> bool:
     """Return whether no newer version is known: an older one is of a replica that lags."""
     times = [version for version in known if isinstance(version, float)]
     if not times:
@@ -194,18 +229,18 @@ def _by_age(form: FormVersion) -> tuple[Time, int]:
     return form.time or BEGINNING, form.id
 
 
-def _as_json(chunk: Versions) -> dict[str, Any]:
-    """Return a chunk as JSON, whose keys are texts only: each version with its time is a pair."""
+def _as_json(versions_by_id: Versions) -> dict[str, Any]:
+    """Return an entry as JSON, whose keys are texts only: each version with its time is a pair."""
     entry: dict[str, Any] = {"format": FORMAT}
-    for identifier, versions in chunk.items():
-        entry[identifier] = [[version, time] for version, time in versions.items()]
+    for identifier, versions in versions_by_id.items():
+        entry[identifier] = list(map(list, versions.items()))
     return entry
 
 
 def _versions_from(entry: Mapping[str, Any]) -> Versions:
-    """Return the chunk of an entry, which may have other fields beside its forms."""
-    chunk: Versions = {}
+    """Return what an entry says of forms; it may have other fields."""
+    versions_by_id: Versions = {}
     for identifier, versions in entry.items():
         if isinstance(versions, list):
-            chunk[identifier] = dict(versions)
-    return chunk
+            versions_by_id[identifier] = dict(versions)
+    return versions_by_id

@@ -1,7 +1,7 @@
 """Sensors that wait for completed forms.
 
 How a deferred one goes back and forth between worker and triggerer is told in
-:mod:`fsm_provider.polling.waits`.
+``fsm_provider/polling/waits.py``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.api.models import Form
-    from fsm_provider.polling.polls import Criteria
+    from fsm_provider.polling.polls import Criteria, FormVersion
     from fsm_provider.polling.waits import WaitState
 
 NO_TRIGGERER = (
@@ -143,8 +143,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         names = tuple(wanted.form_names or ())
         property = _identified("property", self.property)
         job = _identified("job", self.job)
-        identifiers = {"property_id": property.identifier, "job_id": job.identifier}
-        identifiers = {name: value for name, value in identifiers.items() if value is not None}
+        identifiers: dict[str, Any] = {}
+        if property.identifier is not None:
+            identifiers["property_id"] = property.identifier
+        if job.identifier is not None:
+            identifiers["job_id"] = job.identifier
         if self._before is None:
             self.since = self._first_since(job.created, context)
         self._wanted = replace(wanted, form_names=None, created_since=self.since, **identifiers)
@@ -156,10 +159,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         return _described(minimum, names, filters)
 
     def _missing_before_any_poll(self) -> dict[str, Any]:
-        known = None if self._before is None else self._before.known
-        missing = missing_forms(self._criteria, dict(known or ()))
-        if known is None:
-            missing["text"] = "no poll has succeeded"
+        if self._before is not None and self._before.known is not None:
+            return missing_forms(self._criteria, dict(self._before.known))
+        missing = missing_forms(self._criteria, {})
+        missing["text"] = "no poll has succeeded"
         return missing
 
     def poll(self) -> PokeReturnValue:
@@ -168,27 +171,33 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         client = self.hook.client
         if self._before is None and self.deferrable:
             self._before = self._first_state(client.settings.service)
-        reference_for = _full_record if self.xcom == "full" else reference_to
-        listing = list_once(client, self._wanted, self.query_params, reference_for)
+        listing = list_once(client, self._wanted, self.query_params, self._reference_for)
+        forms = {form.id: form for form in listing.forms}  # one may be on two pages
         counted: dict[int, str] = {}
-        others: dict[int, str] = {}
-        references: dict[int, Any] = {}
-        for form in listing.forms:
-            references[form.id] = form.reference
-            names = counted if self._criteria.counts(form.name) else others
-            names[form.id] = form.name
+        others: list[str] = []
+        for form in forms.values():
+            if self._criteria.counts(form.name):
+                counted[form.id] = form.name
+            else:
+                others.append(form.name)
         if self._criteria.are_met(counted):
-            result = [
-                identifier if self.xcom == "ids" else references[identifier]
-                for identifier in counted
-            ]
+            result = self._result([forms[identifier] for identifier in counted])
             return PokeReturnValue(is_done=True, xcom_value=result)
-        is_narrow = self._wanted.property_id is not None or self._wanted.job_id is not None
-        shown_others = list(others.values()) if is_narrow else []
-        self._missing = missing_forms(self._criteria, counted, shown_others)
+        is_whole_account = self._wanted.property_id is None and self._wanted.job_id is None
+        if is_whole_account:
+            others = []
+        self._missing = missing_forms(self._criteria, counted, others)
         if self._before is not None:
             self._before = self._before.after_poll(listing.service, counted, listing.started)
         return PokeReturnValue(is_done=False)
+
+    def _reference_for(self, form: Form) -> FormReference:
+        return form.as_json() if self.xcom == "full" else reference_to(form)
+
+    def _result(self, forms: list[FormVersion]) -> list[Any]:
+        if self.xcom == "ids":
+            return [form.id for form in forms]
+        return [form.reference for form in forms]
 
     def _first_state(self, service: str) -> WaitState:
         from fsm_provider.polling.waits import WaitState
@@ -240,6 +249,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._deadline = time.time()
         else:
             return super().resume_execution(next_method, next_kwargs, context)
+        self._has_begun = True
         self.timeout: float = max(self._deadline - time.time(), 0.0)
         # Airflow lets only a task runner call execute.
         return unwrap(FsmBaseSensor.execute)(self, context)
@@ -324,21 +334,20 @@ def _parsed_record(value: Any) -> Any:
     return value
 
 
-def _full_record(form: Form) -> FormReference:
-    return form.as_json()
-
-
 def _described(minimum: int, names: Collection[str], filters: Mapping[str, Any]) -> str:
     """Return what a sensor waits for, in words."""
-    forms = "a form" if minimum == 1 else f"{minimum} forms"
-    if names:
-        all_count = minimum <= len(names)
-        forms = listed(names) if all_count else f"{forms} named {listed(names)}"
-    parts = [forms]
+    parts = [_described_forms(minimum, names)]
     for name, value in filters.items():
         words = WORDS.get(name, name.replace("_", " "))
         parts.append(f"{words} {value}")
     return ", ".join(parts)
+
+
+def _described_forms(minimum: int, names: Collection[str]) -> str:
+    if names and minimum <= len(names):
+        return listed(names)
+    forms = "a form" if minimum == 1 else f"{minimum} forms"
+    return f"{forms} named {listed(names)}" if names else forms
 
 
 def missing_forms(
@@ -365,8 +374,9 @@ def missing_forms(
 
 def listed(names: Collection[str]) -> str:
     shown = ", ".join(name[:MAX_NAME_LENGTH] for name in list(names)[:MAX_NAMES])
-    more = len(names) - MAX_NAMES
-    return f"{shown} and {more} more" if more > 0 else shown
+    if len(names) <= MAX_NAMES:
+        return shown
+    return f"{shown} and {len(names) - MAX_NAMES} more"
 
 
 def _is_or_are(names: Collection[str]) -> str:
@@ -376,14 +386,17 @@ def _is_or_are(names: Collection[str]) -> str:
 def _counted(names: Iterable[str]) -> str:
     """List names, the most frequent first and with their numbers."""
     counts = Counter(map(_printable, names))
-    most_frequent_first = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return listed(
-        [f"{name} ({count})" if count > 1 else name for name, count in most_frequent_first]
-    )
+    texts: list[str] = []
+    for name in sorted(counts, key=lambda name: (-counts[name], name)):
+        number = counts[name]
+        texts.append(name if number == 1 else f"{name} ({number})")
+    return listed(texts)
 
 
 def _printable(name: str) -> str:
     """Return a name, as Python writes it if it cannot be printed as it is."""
     if not name:
         return "(no name)"
-    return name if name.isprintable() else repr(name)
+    if not name.isprintable():
+        return repr(name)
+    return name

@@ -139,19 +139,17 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
     def _selection(self) -> FormSelection:
         """Return those of the filters that a form's reference shows."""
         from fsm_provider.api.forms import FormFilter, seconds_of
-        from fsm_provider.polling.polls import BEGINNING, FormSelection
+        from fsm_provider.polling.polls import BEGINNING, FormSelection, Query
 
         filters: dict[str, Any] = {**self.filters}
         wanted = FormFilter(**filters)
-        property_id = filters.get("property_id")
-        job_id = filters.get("job_id")
-        return FormSelection(
-            property_ids=[property_id] if property_id else [],
-            job_ids=[job_id] if job_id else [],
-            form_names=self.form_names,
+        query = Query(
+            property_id=filters.get("property_id"),
+            job_id=filters.get("job_id"),
             created_since=seconds_of(wanted.created_since) or BEGINNING,
             updated_since=seconds_of(wanted.updated_since) or BEGINNING,
         )
+        return FormSelection.from_query(query, self.form_names)
 
 
 def _failing_since(state: WaitState, wait: Wait, *, has_polled: bool) -> float | None:

@@ -15,7 +15,8 @@ from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
 from tests.unit.polling.test_watcher import service_of
 
-AT, DAYS_BEFORE = "2026-01-06T07:12:40.310Z", "2025-12-30T07:12:40.310Z"
+AT = "2026-01-06T07:12:40.310Z"
+DAYS_BEFORE = "2025-12-30T07:12:40.310Z"
 NAME = "gas_safety_records"
 ASSETS.require()
 
@@ -89,7 +90,8 @@ def where(request, monkeypatch, asset):
 
 def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
     prefix = prefix_for(service_of(service))
-    at, floor = (datetime.fromisoformat(one).timestamp() for one in (AT, DAYS_BEFORE))
+    at = datetime.fromisoformat(AT).timestamp()
+    floor = datetime.fromisoformat(DAYS_BEFORE).timestamp()
     assert run("show")[1].splitlines()[1].split() == [NAME, "-", "-"]
     stored(prefix + WATERMARK, {"watermark": at, "floor": floor, "reset": None})
 
