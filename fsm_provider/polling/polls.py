@@ -97,8 +97,8 @@ class FormSelection:
     def from_query(cls, query: Query, form_names: Collection[str] = ()) -> Self:
         """Return what matches the forms of these names that a query asks for."""
         return cls(
-            property_ids=[] if query.property_id is None else [query.property_id],
-            job_ids=[] if query.job_id is None else [query.job_id],
+            property_ids=_only(query.property_id),
+            job_ids=_only(query.job_id),
             form_names=form_names,
             created_since=query.created_since,
             updated_since=query.updated_since,
@@ -168,6 +168,10 @@ class ListingResult:
     total: int | None
     service: str
     is_complete: bool = True
+
+
+def _only(value: str | None) -> tuple[str, ...]:
+    return () if value is None else (value,)
 
 
 def list_once(

@@ -296,7 +296,8 @@ class Store:
         await asyncio.sleep(0.001)
 
     def _note_recorded_events(self, prefix):
-        entries = [json.loads(row) for key, row in self.rows.items() if key.startswith(prefix)]
+        keys = [key for key in self.rows if key.startswith(prefix)]
+        entries = [json.loads(self.rows[key]) for key in keys]
         for event in self.events:
             is_open = event.is_acked and event.recorded_at == NEVER
             if is_open and all(is_recorded(form, entries) for form in event.forms):
@@ -548,10 +549,15 @@ def patched(patch, service):
     yield
 
 
+def with_reference(form):
+    """Return a form whose reference is all else of it."""
+    return form._replace(reference={"form": tuple(form)[:7]})
+
+
 def listing_with_references(service):
     async def list_forms(query):
         listing = await service.list_forms(query)
-        forms = [form._replace(reference={"form": tuple(form)[:7]}) for form in listing.forms]
+        forms = [with_reference(form) for form in listing.forms]
         return ListingResult(forms, listing.started, listing.total, listing.service)
 
     return list_forms
@@ -599,7 +605,9 @@ def draw_all_forms(rng, mode, service):
     has_nulls = mode == "nulls" or rng.random() < 0.1
     is_strict = mode == "strict"
     special = set()
-    for begins, ends, count in ((-6 * DAY, -HOUR, 80), (-HOUR, LENGTH - 4 * HOUR, 160)):
+    before = (-6 * DAY, -HOUR, 80)
+    meanwhile = (-HOUR, LENGTH - 4 * HOUR, 160)
+    for begins, ends, count in (before, meanwhile):
         special |= draw_forms(
             rng, service.log, begins, ends, count, ids, has_nulls=has_nulls, is_strict=is_strict
         )

@@ -5,7 +5,14 @@ from fsm_provider.polling.tracker import FormTracker
 
 
 def version(updated):
-    return FormVersion(5001, "Gas Safety Record", "7", "4711", created=0.0, updated=updated)
+    return FormVersion(
+        5001,
+        "Gas Safety Record",
+        "7",
+        "4711",
+        created=0.0,
+        updated=updated,
+    )
 
 
 def test_an_older_version_of_a_form_is_not_new():

@@ -33,7 +33,8 @@ async def test_history_is_not_emitted_and_each_new_form_is_once(service, trigger
     async with triggerers.watching() as watcher:
         added = []
         for _ in range(3):
-            added.append(service.add_form()["id"])
+            form = service.add_form()
+            added.append(form["id"])
             await watcher.until(lambda: watcher.forms == added)
         service.update_form(added[0], formName="Gas")
         await watcher.until(lambda: len(watcher.forms) == 4)
@@ -93,7 +94,9 @@ async def test_a_backlog_is_emitted_oldest_first_in_events_with_a_pause(service,
 
     assert [len(event) for event in watcher.events] == [100, 100, 50]
     assert watcher.forms == [form["id"] for form in service.forms]
-    assert min(times[1] - times[0], times[2] - times[1]) >= EVENT_INTERVAL - 1
+    first, second, third = times
+    assert second - first >= EVENT_INTERVAL - 1
+    assert third - second >= EVENT_INTERVAL - 1
 
 
 @pytest.mark.parametrize("at", ["before it is stored", "as it is stored", "once it is recorded"])
@@ -122,7 +125,8 @@ async def test_killed_around_an_event(service, triggerers, at):
 async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(service, triggerers):
     service.seed_forms(100, property_ids=[7], first_created=ago(300 * DAY))
 
-    async with triggerers.watching(start_from="beginning", max_forms_per_event=20) as first:
+    begun = {"start_from": "beginning", "max_forms_per_event": 20}
+    async with triggerers.watching(**begun) as first:
         await first.until(lambda: len(first.events) == 2)
         await first.settle()
     edited = {
@@ -138,7 +142,11 @@ async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(servic
     assert first.forms + watcher.forms == [form["id"] for form in service.forms]
 
 
-@pytest.mark.parametrize("fault", [faults.Status(429, retry_after=30), faults.Status(403)], ids=str)
+@pytest.mark.parametrize(
+    "fault",
+    [faults.Status(429, retry_after=30), faults.Status(403)],
+    ids=str,
+)
 @ONE_KIND
 @hurried(60.0)
 async def test_poll_failures_lose_no_form_and_are_logged_and_told(
@@ -210,7 +218,10 @@ async def test_a_service_whose_clock_is_ahead_for_a_while(service, triggerers, a
     from_now_on("a restart")
     async with triggerers.watching(**begin) as watcher:
         service.clear_faults()
-        await follow(watcher, 0 * DAY, *([DAY] if begin else []))
+        if begin:
+            await follow(watcher, 0 * DAY, DAY)
+        else:
+            await follow(watcher, 0 * DAY)
 
     assert sorted(forms + watcher.forms) == added
 
@@ -223,7 +234,8 @@ class Shifts:
         self.moves = 1
 
     async def play(self, exchange):
-        if "cursor" in exchange.request.query_params and self.moves:
+        is_between_pages = "cursor" in exchange.request.query_params
+        if is_between_pages and self.moves:
             self.moves -= 1
             records = self.service._state.forms.records
             records.append(records.pop(0))
@@ -253,13 +265,15 @@ async def test_another_service_has_a_state_of_its_own(service, triggerers, conne
 
     with FakeFieldService() as other:
         async with triggerers.watching() as watcher:
-            forms = [service.add_form()["id"]]
+            form = service.add_form()
+            forms = [form["id"]]
             await watcher.until(lambda: watcher.forms == forms)
             await watcher.settle()
             other.seed_forms(5, first_created=ago(HOUR))
             connect(other, max_retries=0)
             await watcher.until(lambda: len(other.requests) >= 5)
-            forms.append(other.add_form(id=900)["id"])
+            form = other.add_form(id=900)
+            forms.append(form["id"])
             await watcher.until(lambda: watcher.forms == forms)
             connect(service, max_retries=0)
             service.fail("GET", "/forms", faults.CorrectResponse(), every=True)
@@ -272,28 +286,33 @@ async def test_another_service_has_a_state_of_its_own(service, triggerers, conne
 @pytest.mark.parametrize("back", [2 * HOUR, timedelta(0)])
 @hurried(60.0)
 async def test_watermark_set_emits_what_was_updated_since(service, triggerers, back):
-    forms = [service.add_form(created=ago(hours * HOUR))["id"] for hours in (5, 3, 1)]
+    forms = []
+    for hours in (5, 3, 1):
+        form = service.add_form(created=ago(hours * HOUR))
+        forms.append(form["id"])
+    updated_since = forms[2:] if back else []
 
     async with triggerers.watching(start_from="beginning") as watcher:
         await watcher.until(lambda: watcher.forms == forms)
         await watcher.settle()
         reset = {"id": "1", "time": ago(back).timestamp()}
-        await triggerers.store().aset(prefix_for(service_of(service)) + RESET, reset)
+        key = prefix_for(service_of(service)) + RESET
+        await triggerers.store().aset(key, reset)
         await watcher.polled(30)
     async with triggerers.watching(polls=10) as again:
-        assert watcher.forms[3:] + again.forms == (forms[2:] if back else [])
+        assert watcher.forms[3:] + again.forms == updated_since
 
 
 def service_of(service):
     from fsm_provider.api import Settings
 
-    return Settings.checked({"base_url": service.base_url, "token": "x"}).service
+    settings = Settings.checked({"base_url": service.base_url, "token": "x"})
+    return settings.service
 
 
 @pytest.mark.parametrize("trouble", ["away", "inactive"])
-@pytest.mark.parametrize(
-    "triggerers", ["acknowledged"], indirect=True
-)  # a database that is away raises
+# Of the other kind, a database that is away raises.
+@pytest.mark.parametrize("triggerers", ["acknowledged"], indirect=True)
 @hurried()
 async def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(
     service, triggerers, trouble

@@ -68,7 +68,10 @@ def run(capsys):
 def stored(key, value=None):
     """Read what is stored with the asset, or store it."""
     (asset,) = admin.watched_assets()
-    return admin.read([(asset, key)])[0] if value is None else store_with(asset, key, value)
+    if value is not None:
+        return store_with(asset, key, value)
+    (found,) = admin.read([(asset, key)])
+    return found
 
 
 def store_with(asset, key, value):
@@ -96,7 +99,8 @@ def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
     stored(prefix + WATERMARK, {"watermark": at, "floor": floor, "reset": None})
 
     shown = commands_with_output(DOCS / "start.md", "watermark")
-    assert [run(*arguments) for arguments, _ in shown] == [(0, output, "") for _, output in shown]
+    for arguments, output in shown:
+        assert run(*arguments) == (0, output, "")
 
     assert run("show", NAME)[1] == shown[0][1]
     assert (
@@ -107,9 +111,21 @@ def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (["show", "other"], 1, "there is no asset of completed forms"),
-        (["set", "other", AT], 1, "there is no asset of completed forms"),
-        (["set", NAME, "2999-01-01"], 2, "is in the future"),
+        (
+            ["show", "other"],
+            1,
+            "there is no asset of completed forms",
+        ),
+        (
+            ["set", "other", AT],
+            1,
+            "there is no asset of completed forms",
+        ),
+        (
+            ["set", NAME, "2999-01-01"],
+            2,
+            "is in the future",
+        ),
         (["set", NAME, "yesterday"], 2, "TIME"),
     ],
 )

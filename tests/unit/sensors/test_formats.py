@@ -28,7 +28,8 @@ def state(**fields):
     """What a worker has stored as it deferred, a minute before the end of its time."""
     now = datetime.now(UTC).timestamp()
     settings = FsmHook("fsm_default").settings
-    return {**asdict(WaitState(settings.service, now - 60, now + 60, START.isoformat())), **fields}
+    written = WaitState(settings.service, now - 60, now + 60, START.isoformat())
+    return {**asdict(written), **fields}
 
 
 def without(names):
