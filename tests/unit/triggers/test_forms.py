@@ -58,7 +58,7 @@ def trigger(
         if name in others:
             others[name] = value
         elif value is None:
-            del filters[name]
+            filters.pop(name, None)
         else:
             filters[name] = str(value)
     made = FsmFormTrigger(
