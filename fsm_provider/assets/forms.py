@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -88,7 +88,7 @@ def completed_forms(
     :raises FsmInputError: naming the argument that is invalid.
     :raises AirflowOptionalProviderFeatureException: before Airflow 3.0; it says what to do instead.
     """
-    from fsm_provider.polling.tracker import Watch, question_from
+    from fsm_provider.polling.watcher_config import WatcherConfig
     from fsm_provider.storage import uri_for_records
     from fsm_provider.triggers.forms import FsmFormConfigurationTrigger, FsmFormEventTrigger
 
@@ -106,38 +106,43 @@ def completed_forms(
         created_by_type=created_by_type,
         created_by_id=created_by_id,
     )
-    names = validation.parse_names("form_names", form_names) if form_names is not None else ()
-    watch = Watch(
+    names: list[str] = []
+    if form_names is not None:
+        names = [normalize_name(name) for name in validation.parse_names("form_names", form_names)]
+    property_ids = validation.parse_identifiers("property_id", property_id)
+    job_ids = validation.parse_identifiers("job_id", job_id)
+    params = validation.parse_params("query_params", query_params)
+    params_in_events = json.loads(json.dumps(params))
+    poll_interval = validation.parse_seconds("poll_interval", poll_interval, 1, LONGEST)
+    max_forms_per_event = validation.parse_count(
+        "max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT
+    )
+    config = WatcherConfig(
         asset_name=name,
         fsm_conn_id=fsm_conn_id,
         filters=dict(wanted.as_dict()),
-        property_ids=validation.parse_identifiers("property_id", property_id),
-        job_ids=validation.parse_identifiers("job_id", job_id),
-        form_names=[normalize_name(one) for one in names],
-        # As the events of the asset have them.
-        query_params=json.loads(json.dumps(validation.parse_params("query_params", query_params)))
-        or None,
-        poll_interval=validation.parse_seconds("poll_interval", poll_interval, 1, LONGEST),
-        max_forms_per_event=validation.parse_count(
-            "max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT
-        ),
+        property_ids=property_ids,
+        job_ids=job_ids,
+        form_names=names,
+        query_params=params_in_events or None,
+        poll_interval=poll_interval,
+        max_forms_per_event=max_forms_per_event,
         start_from=str(start_from),
         late_by=validation.parse_seconds("late_by", late_by, 3600, LONGEST),
     )
-    _defined.setdefault(name, []).append(question_from(watch))
-    return Asset(
+    _defined.setdefault(name, []).append(config.question())
+    configuration = json.dumps(config.as_json(), sort_keys=True)  # the same at each parsing
+    events = AssetWatcher(
         name=name,
-        uri=f"{uri_for_records(fsm_conn_id, 'forms')}/{quote(name, safe='')}",
-        watchers=[
-            AssetWatcher(
-                name=name, trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id)
-            ),
-            AssetWatcher(
-                name=f"{name} configuration",
-                trigger=FsmFormConfigurationTrigger(watch=json.dumps(watch, sort_keys=True)),
-            ),
-        ],
+        trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id),
     )
+    announcement = AssetWatcher(
+        name=f"{name} configuration",
+        trigger=FsmFormConfigurationTrigger(watch=configuration),
+    )
+    folder = uri_for_records(fsm_conn_id, "forms")
+    uri = f"{folder}/{quote(name, safe='')}"
+    return Asset(name=name, uri=uri, watchers=[events, announcement])
 
 
 def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> list[FormReference]:
@@ -150,19 +155,34 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
     :return: references, in the order of their events; each names its connection, as
         ``fsm_conn_id``.
     """
-    events = {id(event): event for group in triggering_asset_events.values() for event in group}
+    events: dict[int, Any] = {}  # that of an asset and of its alias is one
+    for group in triggering_asset_events.values():
+        for event in group:
+            events[id(event)] = event
     references: dict[tuple[Any, ...], FormReference] = {}
     for event in sorted(events.values(), key=attrgetter("timestamp")):
-        match (event.extra or {}).get("payload"):
-            case {
-                "asset_name": str(name),
-                "question": {"fsm_conn_id": str(conn)} as asked,
-                "forms": list(),
-            }:
-                if others := [question for question in _defined.get(name, ()) if question != asked]:
-                    logger.error(DEFINED_TWICE, name, others[-1], asked)
-                for reference in event.extra["payload"]["forms"]:
-                    updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
-                    version = updated or json.dumps(reference, sort_keys=True)
-                    references[conn, reference["id"], version] = {**reference, "fsm_conn_id": conn}
+        for reference in _references_of(event):
+            updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
+            version = updated or json.dumps(reference, sort_keys=True)
+            references[reference["fsm_conn_id"], reference["id"], version] = reference
     return list(references.values())
+
+
+def _references_of(event: Any) -> Iterator[FormReference]:
+    """Yield the forms of an event, with their connection; none if it is of another asset."""
+    match (event.extra or {}).get("payload"):
+        case {
+            "asset_name": str(name),
+            "question": {"fsm_conn_id": str(fsm_conn_id)} as polled,
+            "forms": list(references),
+        }:
+            _check_definitions(name, polled)
+            for reference in references:
+                yield {**reference, "fsm_conn_id": fsm_conn_id}
+
+
+def _check_definitions(name: str, polled: Mapping[str, Any]) -> None:
+    """Log an error if this process has defined an asset otherwise than it was polled."""
+    others = [question for question in _defined.get(name, ()) if question != polled]
+    if others:
+        logger.error(DEFINED_TWICE, name, others[-1], polled)

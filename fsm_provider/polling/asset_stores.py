@@ -23,16 +23,23 @@ from fsm_provider.state.schema import ASSET_STATE
 ResultT = TypeVar("ResultT")
 
 NO_DATABASE = (
-    "connection '{}' names no database as its state_conn_id; before Airflow 3.3 it has to. For a SQLite "
-    "file: run `airflow connections add fsm_state --conn-type sqlite --conn-host /opt/airflow/fsm_state.db`, "
-    'and put "state_conn_id": "fsm_state" into the extra of the connection'
+    "connection '{}' names no database as its state_conn_id; before Airflow 3.3 it has to. "
+    "For a SQLite file: run `airflow connections add fsm_state --conn-type sqlite "
+    '--conn-host /opt/airflow/fsm_state.db`, and put "state_conn_id": "fsm_state" into the '
+    "extra of the connection"
 )
 _engines: dict[str, Engine] = {}
+"""The opened database of each connection."""
 
 
 class SqlAssetStore:
-    """The values of an asset, in the database that its connection names; a FsmInputError if it
-    names none.
+    """The values of an asset, in the database that its connection names.
+
+    The watcher of the asset calls it in the event loop of its triggerer, which reads the
+    connections; each query runs in a thread. Commands and the page call it in a loop of their own.
+
+    :param read: reads an Airflow connection.
+    :raises FsmInputError: from each method, if the connection names no database.
     """
 
     def __init__(
@@ -43,20 +50,31 @@ class SqlAssetStore:
         *,
         create: bool = True,
     ) -> None:
-        self._asset_name, self._fsm_conn_id, self._read = asset_name, fsm_conn_id, read
+        self._asset_name = asset_name
+        self._fsm_conn_id = fsm_conn_id
+        self._read = read
         self._create = create
 
     async def aget(self, key: str) -> Any:
-        return (await read_all([(self, key)]))[0]
+        (value,) = await read_all([(self, key)])
+        return value
 
     async def aset(self, key: str, value: Any) -> None:
-        digest, text = self._digest(key), json.dumps(value)
-        names = {"fsm_conn_id": self._fsm_conn_id, "asset_name": self._asset_name, "key": key}
+        digest = self._digest(key)
+        text = json.dumps(value)
+        update = ASSET_STATE.update().where(ASSET_STATE.c.digest == digest).values(value=text)
+        insert = ASSET_STATE.insert().values(
+            digest=digest,
+            fsm_conn_id=self._fsm_conn_id,
+            asset_name=self._asset_name,
+            key=key,
+            value=text,
+        )
 
         def write(connection: Connection) -> None:
-            update = ASSET_STATE.update().where(ASSET_STATE.c.digest == digest).values(value=text)
-            if not connection.execute(update).rowcount:
-                connection.execute(ASSET_STATE.insert().values(digest=digest, value=text, **names))
+            updated = connection.execute(update)
+            if updated.rowcount == 0:
+                connection.execute(insert)
 
         await self._in_transaction(write)
 
@@ -65,20 +83,22 @@ class SqlAssetStore:
         return digest_for([airflow, self._fsm_conn_id, self._asset_name, key])
 
     async def _in_transaction(self, work: Callable[[Connection], ResultT]) -> ResultT:
-        if (engine := _engines.get(self._fsm_conn_id)) is None:
-            engine = _engines[self._fsm_conn_id] = await self._open()
+        engine = _engines.get(self._fsm_conn_id)
+        if engine is None:
+            engine = await self._open()
+            _engines[self._fsm_conn_id] = engine
         try:
             return await asyncio.to_thread(in_transaction, engine, work)
         except IntegrityError:  # another process has just inserted the row
             return await asyncio.to_thread(in_transaction, engine, work)
 
     async def _open(self) -> Engine:
-        if (
-            state_conn_id := settings_from(await self._read(self._fsm_conn_id)).state_conn_id
-        ) is None:
+        settings = settings_from(await self._read(self._fsm_conn_id))
+        state_conn_id = settings.state_conn_id
+        if state_conn_id is None:
             raise FsmInputError(NO_DATABASE.format(self._fsm_conn_id))
         try:
-            of_database = await self._read(state_conn_id)
+            database = await self._read(state_conn_id)
         except AirflowNotFoundException as error:
             raise FsmInputError(
                 f"state_conn_id of connection '{self._fsm_conn_id}': {error}"
@@ -86,9 +106,7 @@ class SqlAssetStore:
         # In a thread that Airflow knows: the extra of a connection is masked by a message to the
         # supervisor.
         open_in_thread = sync_to_async(open_database, thread_sensitive=False)
-        return await open_in_thread(
-            state_conn_id, lambda _: hook_on(of_database), create=self._create
-        )
+        return await open_in_thread(state_conn_id, lambda _: hook_on(database), create=self._create)
 
 
 async def read_all(wanted: Sequence[tuple[SqlAssetStore, str]]) -> list[Any]:
@@ -97,6 +115,7 @@ async def read_all(wanted: Sequence[tuple[SqlAssetStore, str]]) -> list[Any]:
     query = sa.select(ASSET_STATE.c.digest, ASSET_STATE.c.value).where(
         ASSET_STATE.c.digest.in_(digests)
     )
-    rows = await wanted[0][0]._in_transaction(lambda connection: connection.execute(query).all())
-    found = {digest: json.loads(value) for digest, value in rows}
-    return [found.get(digest) for digest in digests]
+    first_store, _ = wanted[0]
+    rows = await first_store._in_transaction(lambda connection: connection.execute(query).all())
+    values = {digest: json.loads(text) for digest, text in rows}
+    return [values.get(digest) for digest in digests]

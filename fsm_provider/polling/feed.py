@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import Context
+from dataclasses import dataclass
 from heapq import nsmallest
-from typing import TYPE_CHECKING, TypeAlias
 from weakref import WeakKeyDictionary
 
 from fsm_provider.api.errors import (
@@ -20,28 +20,23 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
 )
 from fsm_provider.metrics import AirflowMetrics
+from fsm_provider.polling.lister import Lister, Source, list_completely
 from fsm_provider.polling.polls import (
-    Form,
-    Lister,
-    Place,
+    ANY_FORM,
+    LOOK_BACK,
+    FormVersion,
+    ListingResult,
     Query,
-    Source,
+    RoutingKey,
     Time,
-    list_completely,
     time_of,
 )
-from fsm_provider.polling.tracker import LOOK_BACK
-from fsm_provider.polling.waits import Wait
-
-if TYPE_CHECKING:
-    from fsm_provider.polling.watcher import Watcher
-
-    Member: TypeAlias = Wait | Watcher
+from fsm_provider.polling.subscriber import Subscriber
 
 logger: logging.Logger = logging.getLogger(__name__)
 
 MAX_OWN = 20
-"""Members that are asked for one by one in an interval; for more there is one listing."""
+"""Subscribers that are asked for one by one in an interval; for more there is one listing."""
 GIVE_UP_AFTER = 900.0
 """Seconds until an unreadable listing of changes is left to the catch-ups, or a catch-up is
 repeated.
@@ -54,229 +49,378 @@ SLICE = 2_000
 _feeds: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Source, Feed]] = WeakKeyDictionary()
 
 
+@dataclass(slots=True)
+class Subscription:
+    """What a feed keeps of a subscriber; nobody else sees it. Times are those of the event loop.
+
+    :ivar due: when its next catch-up is.
+    :ivar asked: when its last catch-up began.
+    :ivar failing_since: since when its own queries fail; None: they do not.
+    """
+
+    due: float
+    asked: float = 0.0
+    failing_since: float | None = None
+
+
 @contextmanager
-def joined(source: Source, member: Member, covered_since: Time | None = None) -> Iterator[Feed]:
-    """Have the feed of a source poll for a member, too; it knows the forms of its own poll at that
-    time.
+def subscribe(
+    source: Source, subscriber: Subscriber, covered_since: Time | None = None
+) -> Iterator[Feed]:
+    """Have the feed of a source poll for a subscriber, too, while the context lasts.
+
+    :param covered_since: the start of a poll of its own, whose forms the subscriber knows.
     """
     feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
-    feed = feeds.get(source) or feeds.setdefault(source, Feed(source))
-    source = feed._source  # one for all members
-    feed.join(member, covered_since)
+    feed = feeds.get(source)
+    if feed is None:
+        feed = Feed(source)
+        feeds[source] = feed
+    source = feed.source  # of equal ones, that of the feed alone stays in memory
+    feed.add(subscriber, covered_since)
     try:
         yield feed
     finally:
-        feed.leave(member)
-        if not feed._members:
+        feed.remove(subscriber)
+        if not feed.has_subscribers():
             feeds.pop(source, None)
-            feed._task.cancel()
-            feed._measure()
+            feed.close()
 
 
 class Feed:
-    """Polls the service for its members, while it has any."""
+    """Polls the service for its subscribers, while it has any.
+
+    An event loop has one feed for each source. All of it runs in that loop; only the listings run
+    in threads, those of its :class:`~.lister.Lister`. :func:`subscribe` makes the feed for its
+    first subscriber, which starts its task, and closes it after the last one.
+
+    The task does two things at a time, each once an interval and by one listing after the other.
+    It polls for changes: it asks for all that was updated since the last complete poll, hands each
+    form to the subscribers that have a routing key of it (``ingest``), and then tells all
+    subscribers (``on_poll``). And it catches up: for the subscribers that are due, it asks what
+    their ``queries`` say, hands out the forms, and tells those subscribers (``on_catch_up``), whose
+    ``check_after`` says when they are due again.
+
+    A listing that fails is told to whom it concerns (``on_failure``), and both go on. A listing
+    that another service has answered is dropped, and all are told (``on_service_changed``).
+    """
 
     def __init__(self, source: Source) -> None:
-        self._source, self._lister = source, Lister(source)
-        self._members: dict[Member, None] = {}
-        self._by_place: dict[Place, dict[Member, None]] = defaultdict(dict)
-        self._start: Time | None = None
-        self._offset: float | None = None
-        self._failing_since = 0.0
-        self._is_refused, self._one_by_one_until = False, float("-inf")
+        self.source: Source = source
+        self._lister = Lister(source)
+        self._subscriptions: dict[Subscriber, Subscription] = {}
+        self._by_routing_key: dict[RoutingKey, dict[Subscriber, None]] = defaultdict(dict)
+        self._waits = 0  # subscribers that are deferred sensors
+        self._changes_since: Time | None = None  # the bound of the next poll; None: there was none
+        self._clock_offset: float | None = None  # the service's time less that of the loop
         self._asks_by_creation = False
-        self._failures, self._polled_at, self._pause_until = 0, _now(), 0.0
-        # An empty context, or its log would be that of the first member's task.
+        self._failures = 0  # of polls for changes, in a row
+        self._failing_since = _now()
+        self._is_refused = False  # the service answers, but not when it is asked for changes
+        self._one_by_one_until = float("-inf")
+        self._polled_at = _now()
+        self._pause_until = float("-inf")
+        # An empty context, or its log would be that of the first subscriber's task.
         self._task = asyncio.create_task(self._run(), name="fsm feed", context=Context())
 
-    def join(self, member: Member, covered_since: Time | None) -> None:
-        self._members[member] = None
-        for place in member.places:
-            self._by_place[place][member] = None
-        start = self.time() if self._start is None else self._start
-        goes_on = covered_since is not None and covered_since >= start - LOOK_BACK / 2
-        member.due = _now() + (member.check_after(self.time()) if goes_on else 0.0)
+    def add(self, subscriber: Subscriber, covered_since: Time | None) -> None:
+        for key in subscriber.routing_keys():
+            self._by_routing_key[key][subscriber] = None
+        reach = self._bound_of_changes(self.time()) + LOOK_BACK / 2
+        misses_nothing = covered_since is not None and covered_since >= reach
+        wait = subscriber.check_after(self.time()) if misses_nothing else 0.0
+        self._subscriptions[subscriber] = Subscription(due=_now() + wait)
+        self._waits += subscriber.is_wait
 
-    def leave(self, member: Member) -> None:
-        del self._members[member]
-        for place in member.places:
-            self._by_place[place].pop(member, None)
-            if not self._by_place[place]:
-                del self._by_place[place]
+    def remove(self, subscriber: Subscriber) -> None:
+        del self._subscriptions[subscriber]
+        self._waits -= subscriber.is_wait
+        for key in subscriber.routing_keys():
+            self._by_routing_key[key].pop(subscriber, None)
+            if not self._by_routing_key[key]:
+                del self._by_routing_key[key]
+
+    def has_subscribers(self) -> bool:
+        return bool(self._subscriptions)
+
+    def close(self) -> None:
+        self._task.cancel()
+        self._measure_waits()
+
+    def catch_up_now(self, subscriber: Subscriber) -> None:
+        """Have the next catch-up ask for a subscriber."""
+        self._subscriptions[subscriber].due = _now()
+
+    def is_failing(self, subscriber: Subscriber) -> bool:
+        """Return whether the last catch-up that asked for a subscriber alone has failed."""
+        return self._subscriptions[subscriber].failing_since is not None
 
     def time(self) -> Time:
         """Return the service's time; ours before it has answered."""
-        return time.time() if self._offset is None else _now() + self._offset
+        if self._clock_offset is None:
+            return time.time()
+        return _now() + self._clock_offset
 
     async def _run(self) -> None:
         try:
-            await asyncio.gather(*map(self._every_interval, (self._poll_changes, self._catch_up)))
+            await asyncio.gather(
+                self._every_interval(self._poll_changes), self._every_interval(self._catch_up)
+            )
         finally:
             self._lister.close()
 
     async def _every_interval(self, poll: Callable[[], Awaitable[None]]) -> None:
         while True:
-            next_at = _now() + self._source.interval
+            next_at = _now() + self.source.interval
             try:
                 await poll()
             except Exception:
                 logger.exception("A poll failed unexpectedly; the next follows")
-            await asyncio.sleep(max(next_at - _now(), self._pause_until - _now(), 0.005))
+            next_at = max(next_at, self._pause_until)
+            await asyncio.sleep(max(next_at - _now(), 0.005))
+
+    # --- changes ---
+
+    def _bound_of_changes(self, now: Time) -> Time:
+        if self._changes_since is None:
+            return now - LOOK_BACK
+        return self._changes_since
 
     async def _poll_changes(self) -> None:
-        began, members = self.time(), list(self._members)  # who joins later may miss some of it
-        since = (began if self._start is None else self._start) - LOOK_BACK
+        began = self.time()
+        since = self._bound_of_changes(began)
+        subscribers = list(self._subscriptions)  # one that comes later may miss some of it
         queries = [Query(updated_since=since)]
         if self._asks_by_creation:
             queries.append(Query(created_since=since))
         try:
             started, is_complete = await self._ask(queries)
         except FsmError as error:
-            await self._changes_failed(error, began)
+            await self._changes_failed(error, since, began)
             return
         if not is_complete:
             logger.warning(
                 "The listing of changes kept shifting while it was read; it is read again"
             )
             return
-        for member in members:
-            if member in self._members:
-                member.polled(since, started)
-        self._start, self._polled_at = started, _now()
-        self._is_refused, self._failures = False, 0
-        self._measure("complete")
+        for subscriber in subscribers:
+            if subscriber in self._subscriptions:
+                subscriber.on_poll(since, started)
+        self._changes_since = started - LOOK_BACK
+        self._is_refused = False
+        self._failures = 0
+        self._polled_at = _now()
+        self._count_poll("complete")
 
-    async def _changes_failed(self, error: FsmError, began: Time) -> None:
-        now = _now()
-        if not self._failures:
+    async def _changes_failed(self, error: FsmError, since: Time, began: Time) -> None:
+        if self._failures == 0:
             logger.warning("Polling for forms failed, and goes on: %s", error)
-            self._failing_since = now
+            self._failing_since = _now()
         self._failures += 1
-        self._measure("failed")
+        self._count_poll("failed")
         self._is_refused = not _concerns_service(error)
-        if not self._is_refused:
-            for member in list(self._members):
-                if member in self._members:
-                    member.fail(error, self._failing_since)
-                await asyncio.sleep(0)
-        elif now - self._failing_since >= GIVE_UP_AFTER and self._offset is not None:
-            text = "Changes since %s could not be read; going on from %s"
-            logger.error(text, time_of(self._start), time_of(began))
-            self._failing_since, self._start = (
-                now,
-                began + LOOK_BACK,
-            )  # the next listing is from there
-            for member in self._members:
-                member.due = min(member.due, now)
+        if self._is_refused:
+            self._give_up_in_time(since, began)
+        else:
+            await self._tell_all(error)
 
-    def _measure(self, result: str | None = None) -> None:
-        """Count a poll, and measure the waits of its connection: the worst of its feeds."""
-        fsm_conn_id, waits = self._source.fsm_conn_id, dict[Feed, int]()
-        for feed in _feeds.get(asyncio.get_running_loop(), {}).values():
-            count = sum(isinstance(member, Wait) for member in feed._members)
-            if count and feed._source.fsm_conn_id == fsm_conn_id:
-                waits[feed] = count
-        metrics = AirflowMetrics({"connection": fsm_conn_id})
-        if result:
-            if self not in waits:
-                return
-            metrics.incr("waits.polls", result=result)
-        metrics.gauge("waits", sum(waits.values()))
-        metrics.gauge("waits.failures", max((feed._failures for feed in waits), default=0))
-        metrics.gauge(
-            "waits.poll_age", max((_now() - feed._polled_at for feed in waits), default=0.0)
-        )
-        metrics.gauge(
-            "waits.poll_interval", max((feed._source.interval for feed in waits), default=0.0)
-        )
+    def _give_up_in_time(self, since: Time, began: Time) -> None:
+        """Leave changes that stay unreadable to the catch-ups, and go on from the last attempt."""
+        has_service_time = self._clock_offset is not None
+        is_over = _now() - self._failing_since >= GIVE_UP_AFTER
+        if not (is_over and has_service_time):
+            return
+        text = "Changes since %s could not be read; going on from %s"
+        logger.error(text, time_of(since), time_of(began))
+        self._failing_since = _now()
+        self._changes_since = began
+        for subscription in self._subscriptions.values():
+            subscription.due = min(subscription.due, _now())
+
+    async def _tell_all(self, error: FsmError) -> None:
+        for subscriber in list(self._subscriptions):
+            if subscriber in self._subscriptions:
+                subscriber.on_failure(error, self._failing_since)
+            await asyncio.sleep(0)
+
+    # --- catch-ups ---
 
     async def _catch_up(self) -> None:
+        due = self._due_subscribers()
+        are_many = len(due) > MAX_OWN
+        if are_many and not self._is_refused and _now() >= self._one_by_one_until:
+            await self._catch_up_together(due)
+        else:
+            await self._catch_up_one_by_one(due)
+
+    def _due_subscribers(self) -> list[Subscriber]:
+        """Return who is due: while listings of changes are refused, everybody."""
+        if self._is_refused:
+            return list(self._subscriptions)
         now = _now()
-        due = [member for member in self._members if self._is_refused or member.due <= now]
-        is_common = len(due) > MAX_OWN and now >= self._one_by_one_until and not self._is_refused
-        waited_longest = nsmallest(MAX_OWN, due, key=lambda member: member.asked)
-        for group in [due] if is_common else [[member] for member in waited_longest]:
+        return [
+            subscriber
+            for subscriber, subscription in self._subscriptions.items()
+            if subscription.due <= now
+        ]
+
+    async def _catch_up_together(self, subscribers: list[Subscriber]) -> None:
+        queries: list[Query] = []
+        for subscriber in subscribers:
+            queries += subscriber.queries()
+            self._subscriptions[subscriber].asked = _now()
+        try:
+            started, is_complete = await self._ask(_common_queries(queries))
+        except FsmError as error:
+            if not _concerns_service(error):
+                logger.warning("A catch-up of all failed, and goes on one by one: %s", error)
+                self._one_by_one_until = _now() + GIVE_UP_AFTER
+            return
+        for subscriber in subscribers:
+            await asyncio.sleep(0)
+            self._caught_up(subscriber, started, is_complete)
+
+    async def _catch_up_one_by_one(self, subscribers: list[Subscriber]) -> None:
+        for subscriber in nsmallest(MAX_OWN, subscribers, key=self._asked_at):
+            subscription = self._subscriptions.get(subscriber)
+            if subscription is None:  # it has left meanwhile
+                continue
+            queries = subscriber.queries()
+            subscription.asked = _now()
             try:
-                if present := [member for member in group if member in self._members]:
-                    await self._catch_up_of(present, is_common)
+                started, is_complete = await self._ask(queries, only=subscriber)
             except FsmError as error:
                 if _concerns_service(error):
                     return
-                if is_common:
-                    logger.warning("A catch-up of all failed, and goes on one by one: %s", error)
-                    self._one_by_one_until = _now() + GIVE_UP_AFTER
-                    return
-                (member,) = group
-                member.due = _now() + GIVE_UP_AFTER
-                if member.failing_since is None:
-                    member.failing_since = _now()
-                member.fail(error, member.failing_since)
+                subscription.due = _now() + GIVE_UP_AFTER
+                if subscription.failing_since is None:
+                    subscription.failing_since = _now()
+                subscriber.on_failure(error, subscription.failing_since)
+                continue
+            self._caught_up(subscriber, started, is_complete)
 
-    async def _catch_up_of(self, members: list[Member], is_common: bool) -> None:
-        """List what the members ask for; if that is common, all since the earliest of their bounds."""
-        queries = [query for member in members for query in member.questions()]
-        if is_common:
-            created = [one.created_since for one in queries if one.created_since is not None]
-            updated = [one.updated_since or 0.0 for one in queries if one.created_since is None]
-            queries = [Query(created_since=min(created))] if created else []
-            if updated:
-                queries.append(Query(updated_since=min(updated) or None))
-        for member in members:
-            member.asked = _now()
-        started, is_complete = await self._ask(queries, None if is_common else members)
-        for member in members:
-            await asyncio.sleep(0)
-            if member in self._members:
-                if is_complete:
-                    member.caught_up(started)
-                member.failing_since = None
-                member.due = _now() + member.check_after(self.time())
+    def _asked_at(self, subscriber: Subscriber) -> float:
+        return self._subscriptions[subscriber].asked
+
+    def _caught_up(self, subscriber: Subscriber, started: Time, is_complete: bool) -> None:
+        subscription = self._subscriptions.get(subscriber)
+        if subscription is None:  # it has left meanwhile
+            return
+        if is_complete:
+            subscriber.on_catch_up(started)
+        subscription.failing_since = None
+        subscription.due = _now() + subscriber.check_after(self.time())
+
+    # --- listings ---
 
     async def _ask(
-        self, queries: Iterable[Query], members: Collection[Member] | None = None
+        self, queries: Iterable[Query], only: Subscriber | None = None
     ) -> tuple[Time, bool]:
-        """List, and hand out the forms; return when it started, and whether the listings are
-        complete.
-        """
-        answers = []
-        for query in queries:
-            try:
-                listing = await list_completely(self._lister.list_forms, query)
-            except FsmError as error:
-                asked = min(getattr(error, "retry_after", None) or 0.0, GIVE_UP_AFTER)
-                self._pause_until = max(self._pause_until, _now() + asked)
-                raise
-            if listing.service != self._source.service:
-                for member in self._members:
-                    member.moved()
-                raise FsmConnectionError(f"the connection leads to {listing.service} now")
-            self._offset = listing.started - _now()
-            if query.created_since is not None and not self._asks_by_creation:
-                self._asks_by_creation = any(form.updated is None for form in listing.forms)
-            await self._hand_out(listing.forms, members)
-            answers.append(listing)
-        return min(one.started for one in answers), all(one.is_complete for one in answers)
+        """List, and hand out the forms, to one subscriber or to all.
 
-    async def _hand_out(self, forms: list[Form], members: Collection[Member] | None) -> None:
-        kinds = ("job", "property", "name", "any")
+        Return when the first listing started, and whether all are complete.
+        """
+        starts: list[Time] = []
+        is_complete = True
+        for query in queries:
+            listing = await self._list(query)
+            await self._hand_out(listing.forms, only)
+            starts.append(listing.started)
+            is_complete = is_complete and listing.is_complete
+        return min(starts), is_complete
+
+    async def _list(self, query: Query) -> ListingResult:
+        try:
+            listing = await list_completely(self._lister.list_forms, query)
+        except FsmError as error:
+            retry_after = getattr(error, "retry_after", None) or 0.0
+            pause = min(retry_after, GIVE_UP_AFTER)
+            self._pause_until = max(self._pause_until, _now() + pause)
+            raise
+        if listing.service != self.source.service:
+            for subscriber in self._subscriptions:
+                subscriber.on_service_changed()
+            raise FsmConnectionError(f"the connection leads to {listing.service} now")
+        self._clock_offset = listing.started - _now()
+        # A service may leave records that were never updated out of its changes.
+        if query.is_by_creation and any(form.updated is None for form in listing.forms):
+            self._asks_by_creation = True
+        return listing
+
+    async def _hand_out(self, forms: list[FormVersion], only: Subscriber | None) -> None:
         for first in range(0, len(forms), SLICE):
-            by_place: dict[Place, list[Form]] = defaultdict(list)
-            for form in forms[first : first + SLICE]:
-                for place in zip(
-                    kinds, (form.job_id, form.property_id, form.name, ""), strict=True
-                ):
-                    if place in self._by_place:
-                        by_place[place].append(form)
-            for place, some in by_place.items():
-                for member in list(self._by_place.get(place, ())):
-                    if member in self._members and (members is None or member in members):
-                        member.ingest(some)
+            by_key = self._forms_by_key(forms[first : first + SLICE])
+            for key, forms_of_key in by_key.items():
+                for subscriber in self._subscribers_to(key, only):
+                    if subscriber in self._subscriptions:
+                        subscriber.ingest(forms_of_key)
                         await asyncio.sleep(0)
             await asyncio.sleep(0)
 
+    def _forms_by_key(self, forms: Collection[FormVersion]) -> dict[RoutingKey, list[FormVersion]]:
+        """Return the forms by those of their routing keys that somebody subscribes to."""
+        by_key: dict[RoutingKey, list[FormVersion]] = defaultdict(list)
+        for form in forms:
+            keys = (
+                ("job", form.job_id),
+                ("property", form.property_id),
+                ("name", form.name),
+                ANY_FORM,
+            )
+            for key in keys:
+                if key in self._by_routing_key:
+                    by_key[key].append(form)
+        return by_key
+
+    def _subscribers_to(self, key: RoutingKey, only: Subscriber | None) -> list[Subscriber]:
+        subscribers = self._by_routing_key.get(key, {})
+        if only is None:
+            return list(subscribers)
+        return [only] if only in subscribers else []
+
+    # --- metrics ---
+
+    def _count_poll(self, result: str) -> None:
+        if self._waits:
+            metrics = AirflowMetrics({"connection": self.source.fsm_conn_id})
+            metrics.incr("waits.polls", result=result)
+            self._measure_waits()
+
+    def _measure_waits(self) -> None:
+        """Measure the waits of the connection: the worst of its feeds."""
+        fsm_conn_id = self.source.fsm_conn_id
+        of_loop = _feeds.get(asyncio.get_running_loop(), {}).values()
+        of_connection = [feed for feed in of_loop if feed.source.fsm_conn_id == fsm_conn_id]
+        feeds = [feed for feed in of_connection if feed._waits]
+        now = _now()
+        metrics = AirflowMetrics({"connection": fsm_conn_id})
+        metrics.gauge("waits", sum(feed._waits for feed in feeds))
+        metrics.gauge("waits.failures", max((feed._failures for feed in feeds), default=0))
+        poll_ages = [now - feed._polled_at for feed in feeds]
+        metrics.gauge("waits.poll_age", max(poll_ages, default=0.0))
+        intervals = [feed.source.interval for feed in feeds]
+        metrics.gauge("waits.poll_interval", max(intervals, default=0.0))
+
+
+def _common_queries(queries: Iterable[Query]) -> list[Query]:
+    """Return queries for the whole account, from the earliest of all bounds of their kind."""
+    created: list[Time] = []
+    updated: list[Time] = []
+    for query in queries:
+        if query.is_by_creation:
+            created.append(query.created_since)
+        else:
+            updated.append(query.updated_since)
+    common: list[Query] = []
+    if created:
+        common.append(Query(created_since=min(created)))
+    if updated:
+        common.append(Query(updated_since=min(updated)))
+    return common
+
 
 def _concerns_service(error: FsmError) -> bool:
-    """Return whether no other question would be answered: not reached, 401 or 429."""
+    """Return whether no other query would be answered: not reached, 401 or 429."""
     return isinstance(error, FsmConnectionError | FsmUnauthorisedError | FsmRateLimitedError)
 
 

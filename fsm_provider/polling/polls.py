@@ -1,21 +1,19 @@
-"""Questions to the service about forms, and complete answers. Times are seconds by the service's
-clock.
+"""Queries to the service about forms, and complete answers, for workers and triggerers alike.
+
+A time is in seconds since 1970, by the service's clock. :data:`BEGINNING` is before every form:
+what is asked since then is asked without a bound. None is a time that is not known.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from threading import Thread
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from fsm_provider.api.digests import digest_for
-from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
 from fsm_provider.api.forms import (
     FormFilter,
     FormReference,
@@ -25,27 +23,31 @@ from fsm_provider.api.forms import (
     seconds_of,
 )
 from fsm_provider.api.validation import canonical_id
-from fsm_provider.metrics import AirflowMetrics
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
-    from fsm_provider.api.models import Form as FormRecord
-    from fsm_provider.api.settings import Settings
+    from fsm_provider.api.models import Form, Page
 
 Time = float
-Place = tuple[str, str]
-"""Where forms are: ``job``, ``property`` or ``name`` and its value; ``any``."""
-MAX_READINGS = 3
-"""Of one listing, whose totals show that records slipped between its pages."""
-READ_CONNECTION_EVERY = 60.0
-"""Seconds after which the connection is read again, as it may lead elsewhere; after some errors at
-once.
+RoutingKey = tuple[str, str]
+"""By which a form finds who waits for it: ``job``, ``property`` or ``name`` and its value; or
+:data:`ANY_FORM`.
 """
 
+BEGINNING: Time = 0.0
+LATEST_DATETIME: Time = 2.5e11
+"""The year 9892: a datetime can hold no time that is much later."""
+LOOK_BACK = 3_600.0
+"""Seconds that a poll goes back behind the start of the one before it, also after a restart."""
+ANY_FORM: RoutingKey = ("any", "")
+MAX_PLACES = 20
+"""Properties and jobs that are asked for one by one; for more, the whole account is asked for."""
 
-class Form(NamedTuple):
-    """A completed form as polls compare it: name and identifiers in their one spelling; empty:
-    unknown.
+
+class FormVersion(NamedTuple):
+    """A completed form as polls compare it.
+
+    Its name and its identifiers are in their one spelling; an empty one is not known.
     """
 
     id: int
@@ -69,211 +71,179 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The filters of a listing. Those that a :class:`Source` holds are left out."""
+    """The filters of one listing, but for those of its :class:`~.lister.Source`."""
 
     property_id: str | None = None
     job_id: str | None = None
-    created_since: Time | None = None
-    updated_since: Time | None = None
+    created_since: Time = BEGINNING
+    updated_since: Time = BEGINNING
 
-    def matches(self, form: Form) -> bool:
-        """Return whether a form matches by what its reference shows; an unknown time matches."""
-        return (
-            (self.property_id is None or self.property_id == form.property_id)
-            and (self.job_id is None or self.job_id == form.job_id)
-            and (
-                self.created_since is None
-                or form.created is None
-                or form.created >= self.created_since
-            )
-            and (
-                self.updated_since is None
-                or form.updated is None
-                or form.updated >= self.updated_since
-            )
-        )
+    @property
+    def is_by_creation(self) -> bool:
+        return self.created_since > BEGINNING
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class FormSelection:
+    """Which forms a sensor or an asset wants, by what references show; empty matches any."""
+
+    property_ids: Collection[str] = ()
+    job_ids: Collection[str] = ()
+    form_names: Collection[str] = ()
+    created_since: Time = BEGINNING
+    updated_since: Time = BEGINNING
+
+    @classmethod
+    def from_query(cls, query: Query, form_names: Collection[str] = ()) -> Self:
+        """Return what matches the forms of these names that a query asks for."""
+        return cls(
+            property_ids=_only(query.property_id),
+            job_ids=_only(query.job_id),
+            form_names=form_names,
+            created_since=query.created_since,
+            updated_since=query.updated_since,
+        )
+
+    def matches(self, form: FormVersion) -> bool:
+        """Return whether a form is wanted; a time that is not known matches."""
+        if self.property_ids and form.property_id not in self.property_ids:
+            return False
+        if self.job_ids and form.job_id not in self.job_ids:
+            return False
+        if self.form_names and form.name not in self.form_names:
+            return False
+        if form.created is not None and form.created < self.created_since:
+            return False
+        return form.updated is None or form.updated >= self.updated_since
+
+    def routing_keys(self) -> list[RoutingKey]:
+        """Return keys of which each form that matches has one."""
+        if self.job_ids:
+            return [("job", job_id) for job_id in self.job_ids]
+        if self.property_ids:
+            return [("property", property_id) for property_id in self.property_ids]
+        if self.form_names:
+            return [("name", name) for name in self.form_names]
+        return [ANY_FORM]
+
+    def queries_by_place(self) -> list[Query]:
+        """Return the queries that together list all forms that match, and few others."""
+        anywhere: list[str | None] = [None]
+        places = list(product(self.property_ids or anywhere, self.job_ids or anywhere))
+        if len(places) > MAX_PLACES:
+            places = [(None, None)]
+        return [
+            Query(property_id, job_id, self.created_since, self.updated_since)
+            for property_id, job_id in places
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """When forms are enough: as many as ``minimum_forms``, and one of each name."""
+
+    minimum_forms: int = 1
+    form_names: tuple[str, ...] = ()
+
+    def counts(self, name: str) -> bool:
+        return not self.form_names or name in self.form_names
+
+    def are_met(self, names_by_id: Mapping[int, str]) -> bool:
+        has_each_name = set(self.form_names) <= set(names_by_id.values())
+        return has_each_name and len(names_by_id) >= self.minimum_forms
+
+
+@dataclass(frozen=True, slots=True)
+class ListingResult:
     """All pages of a listing.
 
-    :ivar total: the number of records, by its last page; None: unknown, or records did not match.
+    :ivar started: when it was requested.
+    :ivar total: the number of records, by its last page; None: not known, or records did not match.
+    :ivar service: the base URL and the account that have answered.
     :ivar is_complete: no record that was there before ``started`` is missing.
     """
 
-    forms: list[Form]
+    forms: list[FormVersion]
     started: Time
     total: int | None
     service: str
     is_complete: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What listings have in common that can be shared; the service is a base URL and an account."""
-
-    fsm_conn_id: str
-    service: str
-    filters: FormFilter  # those that a form's reference does not show
-    query_params: str
-    interval: float
-
-    @classmethod
-    def of(
-        cls, fsm_conn_id: str, service: str, filters: Any, query_params: Any, interval: float
-    ) -> Self:
-        params = json.dumps(query_params or {}, sort_keys=True, default=str)
-        return cls(
-            fsm_conn_id, service, FormFilter(**filters).for_shared_stream(), params, float(interval)
-        )
-
-
-def places_of(
-    job_ids: Iterable[str], property_ids: Iterable[str], names: Iterable[str]
-) -> list[Place]:
-    """Return where forms are that match all of these filters; an empty one matches all."""
-    by_kind = {"job": job_ids, "property": property_ids, "name": names}
-    places = ([(kind, value) for value in values] for kind, values in by_kind.items())
-    return next(filter(None, places), [("any", "")])
-
-
-async def list_completely(
-    list_forms: Callable[[Query], Awaitable[Listing]], query: Query
-) -> Listing:
-    """List until a reading has as many records as its total, or adds nothing older than the first
-    one.
-    """
-    first = listing = await list_forms(query)
-    forms = {form.id: form for form in first.forms}
-    for _ in range(MAX_READINGS - 1):
-        count = len({form.id for form in listing.forms})
-        if listing.total is None or count >= listing.total:
-            break
-        listing = await list_forms(query)
-        added = [form for form in listing.forms if form.id not in forms]
-        forms |= {form.id: form for form in listing.forms}
-        if not any(form.time is None or form.time < first.started for form in added):
-            break
-    else:
-        return replace(first, forms=list(forms.values()), is_complete=False)
-    return replace(first, forms=list(forms.values()))
-
-
-class Lister:
-    """Lists the forms of a source, each time with the retries of the client."""
-
-    def __init__(self, source: Source) -> None:
-        self._source, self._params = source, json.loads(source.query_params)
-        self._client: FsmClient | None = None
-        self._reads_connection_at = 0.0
-
-    async def list_forms(self, query: Query) -> Listing:
-        wanted = replace(
-            self._source.filters,
-            property_id=query.property_id,
-            job_id=query.job_id,
-            created_since=time_of(query.created_since),
-            updated_since=time_of(query.updated_since),
-        )
-        try:
-            return await self._list(wanted)
-        except FsmUnauthorisedError:  # the token may have changed
-            return await self._list(wanted)
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-
-    async def _list(self, wanted: FormFilter) -> Listing:
-        """List in a daemon thread: a service that hangs fills no pool of Airflow's, and delays no
-        exit.
-        """
-        from fsm_provider.api.client import FsmClient
-
-        fsm_conn_id, now = self._source.fsm_conn_id, asyncio.get_running_loop().time()
-        if (client := self._client) is None or now >= self._reads_connection_at:
-            settings = await read_settings(fsm_conn_id)
-            if (client := self._client) is None or client.settings != settings:
-                self.close()
-                metrics = AirflowMetrics({"connection": fsm_conn_id})
-                self._client = client = FsmClient(settings, metrics=metrics)
-            self._reads_connection_at = now + READ_CONNECTION_EVERY
-        answer = Future[Listing]()
-        answer.set_running_or_notify_cancel()  # when this is cancelled, the thread goes on
-
-        def run() -> None:
-            try:
-                answer.set_result(list_once(client, wanted, self._params))
-            except Exception as error:  # noqa: BLE001 - raised where it is awaited
-                answer.set_exception(error)
-
-        Thread(target=run, name=f"fsm {fsm_conn_id}", daemon=True).start()
-        try:
-            return await asyncio.wrap_future(answer)
-        except (FsmConnectionError, FsmUnauthorisedError):
-            self._reads_connection_at = now
-            raise
-
-
-async def read_settings(fsm_conn_id: str) -> Settings:
-    """Return the settings of an Airflow connection; a FsmConnectionError if it cannot be read now."""
-    from airflow.providers.common.compat.connection import get_async_connection
-
-    from fsm_provider.hooks.connection import settings_from
-    from fsm_provider.hooks.fsm import FsmHook
-
-    try:
-        # Cancelled midway, it would leave its answer to the next one who asks the supervisor, which
-        # ends the triggerer of Airflow 3.0 and 3.1.
-        reading = asyncio.ensure_future(get_async_connection(fsm_conn_id, hook=FsmHook))
-        connection = await asyncio.shield(reading)
-    except Exception as error:  # noqa: BLE001 - of any secrets backend
-        kind = type(error).__name__
-        text = (
-            f"connection '{fsm_conn_id}': is not defined, or its store cannot be reached ({kind})"
-        )
-        raise FsmConnectionError(text) from None
-    return settings_from(connection)
+def _only(value: str | None) -> tuple[str, ...]:
+    return () if value is None else (value,)
 
 
 def list_once(
     client: FsmClient,
     wanted: FormFilter,
     params: Mapping[str, Any] | None,
-    reference_for: Callable[[FormRecord], FormReference] = reference_to,
-) -> Listing:
+    reference_for: Callable[[Form], FormReference] = reference_to,
+) -> ListingResult:
     """List the forms that match a filter; each is also checked here."""
-    pages, forms, others = client.form_pages(wanted, params), [], 0
-    requested, began, started = time.time(), time.monotonic(), None
+    pages = client.form_pages(wanted, params)
+    forms: list[FormVersion] = []
+    listed = 0
+    requested = time.time()
+    began = time.monotonic()
+    started: Time | None = None
     for page in pages.pages_with_warning():
         if started is None:
-            # By the service's clock or the local one, the earlier: from too late a time, forms are
-            # missed.
-            served = seconds_of(getattr(page.meta, "server_time", None))
-            by_service = requested if served is None else served - (time.monotonic() - began)
-            started = min(requested, by_service)
-        matching = [record for record in page.data if wanted.matches(record)]
-        others += len(page.data) - len(matching)
-        forms += [_form_from(record, reference_for(record)) for record in matching]
-        del page, matching  # what is alive at the next page counts as long-lived
-    total = None if others else pages.last_total
-    return Listing(forms, requested if started is None else started, total, client.settings.service)
+            started = _requested_by_service(page, requested, time.monotonic() - began)
+        forms += _matching_versions(page, wanted, reference_for)
+        listed += len(page.data)
+        del page  # Python's garbage collector goes through what is alive at the next page
+    total = pages.last_total if listed == len(forms) else None
+    if started is None:
+        started = requested
+    return ListingResult(forms, started, total, client.settings.service)
 
 
-def _form_from(record: FormRecord, reference: FormReference) -> Form:
-    updated, job_id = seconds_of(record.last_updated_on_date_time), job_id_from(record)
-    return Form(
-        record.id,
-        normalize_name(record.form_name),
-        "" if record.property_id is None else canonical_id(record.property_id),
-        "" if job_id is None else canonical_id(job_id),
-        seconds_of(record.created_on_date_time),
-        updated,
-        digest_for(reference, 16) if updated is None else "",
-        reference,
+def _requested_by_service(page: Page[Form], requested: Time, elapsed: float) -> Time:
+    """Return when a listing was requested: by the service's clock or by ours, the earlier.
+
+    From too late a time, forms are missed.
+    """
+    server_time = seconds_of(getattr(page.meta, "server_time", None))
+    if server_time is None:
+        return requested
+    return min(requested, server_time - elapsed)
+
+
+def _matching_versions(
+    page: Page[Form], wanted: FormFilter, reference_for: Callable[[Form], FormReference]
+) -> list[FormVersion]:
+    return [
+        _version_from(record, reference_for(record))
+        for record in page.data
+        if wanted.matches(record)
+    ]
+
+
+def _version_from(record: Form, reference: FormReference) -> FormVersion:
+    updated = seconds_of(record.last_updated_on_date_time)
+    return FormVersion(
+        id=record.id,
+        name=normalize_name(record.form_name),
+        property_id=_spelled_once(record.property_id),
+        job_id=_spelled_once(job_id_from(record)),
+        created=seconds_of(record.created_on_date_time),
+        updated=updated,
+        digest=digest_for(reference, 16) if updated is None else "",
+        reference=reference,
     )
 
 
+def _spelled_once(identifier: int | str | None) -> str:
+    return "" if identifier is None else canonical_id(identifier)
+
+
 def time_of(seconds: Time | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(min(max(seconds, 0.0), 2.5e11), UTC)
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(min(max(seconds, BEGINNING), LATEST_DATETIME), UTC)
+
+
+def bound_at(since: Time) -> datetime | None:
+    """Return a bound as a filter has it: none for the beginning."""
+    return None if since == BEGINNING else time_of(since)

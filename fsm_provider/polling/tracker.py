@@ -1,225 +1,246 @@
-"""What an asset watches for, and which forms are new to it, across restarts. Nothing here does I/O."""
+"""Which forms are new to an asset, across restarts. Nothing here does I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Mapping
 from heapq import nsmallest
-from itertools import product
-from typing import Any, TypedDict
+from typing import Any
 
-from fsm_provider.api.forms import FormReference
-from fsm_provider.polling.polls import Form, Query, Time
+from fsm_provider.polling.polls import BEGINNING, FormSelection, FormVersion, Time
+from fsm_provider.polling.watcher_config import FORMAT, WEEK
 
-QUESTION = ("fsm_conn_id", "filters", "property_ids", "job_ids", "form_names", "query_params")
-"""What decides which forms an asset has; the other keys say when and how often it is polled."""
-MAX_BASES = 20
-"""Places that an asset's own question asks for one by one; for more, it asks for all."""
-HOUR, DAY, WEEK = 3_600.0, 86_400.0, 7 * 86_400.0
-LOOK_BACK = HOUR
-"""Seconds that a poll goes back behind the start of the one before it, also after a restart."""
+DAY = 86_400.0
 MAX_RECENT = 1_000
 """Versions that are stored anew with each event; more are merged into the chunk of their period."""
-WATERMARK, RECENT = "watermark", "recent"
-CHUNKS = tuple(f"emitted/{number}" for number in range(4))
+WATERMARK = "watermark"
+RECENT = "recent"
+CHUNKS = ("emitted/0", "emitted/1", "emitted/2", "emitted/3")
 """Keys of the periods in which forms were emitted; the oldest is written over."""
-Versions = dict[str, dict[Time | str, Time]]
+Version = Time | str
+Versions = dict[str, dict[Version, Time]]
 """The time of each version that was emitted, by the form's identifier."""
 
 
-class Watch(TypedDict):
-    """The configuration of an asset's watcher: plain JSON. What is empty matches any.
+class EmittedForms:
+    """Remembers which versions of forms were emitted, as entries that are stored with the asset.
 
-    :param filters: of :class:`~fsm_provider.api.forms.FormFilter`, without property and job.
-    :param start_from: ``now``, ``beginning``, or a time in ISO 8601.
+    The tracker owns it. :meth:`remember` puts a version into the entry :data:`RECENT`, which is
+    small, as it is stored with each event. Once that is full, :meth:`prepare_save` merges it into
+    the chunk of the period that it is now. What is older than the floor is forgotten, but only by a
+    floor that is stored, which :meth:`finish_save` is told.
     """
 
-    asset_name: str
-    fsm_conn_id: str
-    filters: dict[str, Any]
-    property_ids: list[str]
-    job_ids: list[str]
-    form_names: list[str]
-    query_params: dict[str, Any] | None
-    poll_interval: float
-    max_forms_per_event: int
-    start_from: str
-    late_by: float
+    def __init__(self, late_by: float, floor: Time, unsaved: Iterable[str] = ()) -> None:
+        self._period = max(DAY, late_by / (len(CHUNKS) - 2))
+        self._forgotten_before = floor
+        self._recent: Versions = {}
+        self._chunks: dict[str, Versions] = {key: {} for key in CHUNKS}
+        self._unsaved = set(unsaved)
+
+    def restore(self, entries: Mapping[str, Any]) -> None:
+        for key, entry in entries.items():
+            versions = self._without_forgotten(_versions_from(entry))
+            if key == RECENT:
+                self._recent = versions
+            else:
+                self._chunks[key] = versions
+
+    def remember(self, form: FormVersion, now: Time) -> None:
+        versions = self._recent.setdefault(str(form.id), {})
+        versions[form.version] = now if form.time is None else form.time
+        self._unsaved.add(RECENT)
+
+    def versions_of(self, identifier: int) -> set[Version]:
+        key = str(identifier)
+        versions = set(self._recent.get(key, ()))
+        for chunk in self._chunks.values():
+            versions.update(chunk.get(key, ()))
+        return versions
+
+    def prepare_save(self, now: Time) -> list[tuple[str, Any]]:
+        """Forget what is old, and return the entries that have changed: the recent one is last."""
+        self._recent = self._without_forgotten(self._recent)
+        if len(self._recent) >= MAX_RECENT:
+            self._merge_recent(now)
+        entries = {**self._chunks, RECENT: self._recent}
+        return [(key, _as_json(entry)) for key, entry in entries.items() if key in self._unsaved]
+
+    def finish_save(self, floor: Time) -> None:
+        self._forgotten_before = floor
+        self._unsaved.clear()
+
+    def _merge_recent(self, now: Time) -> None:
+        """Merge the recent versions into the chunk of the period in which they were emitted."""
+        for key in CHUNKS:
+            self._chunks[key] = self._without_forgotten(self._chunks[key])
+        number = int(now // self._period)
+        key = CHUNKS[number % len(CHUNKS)]
+        chunk = self._chunks[key]
+        for identifier, versions in self._recent.items():
+            chunk.setdefault(identifier, {}).update(versions)
+        self._recent = {}
+        self._unsaved |= {key, RECENT}
+
+    def _without_forgotten(self, entry: Versions) -> Versions:
+        """Return an entry without versions so old that they would not be emitted again."""
+        remembered: Versions = {}
+        oldest = self._forgotten_before
+        for identifier, versions in entry.items():
+            kept = {version: time for version, time in versions.items() if time >= oldest}
+            if kept:
+                remembered[identifier] = kept
+        return remembered
 
 
-def is_wanted(watch: Watch, form: Form) -> bool:
-    return (
-        (not watch["property_ids"] or form.property_id in watch["property_ids"])
-        and (not watch["job_ids"] or form.job_id in watch["job_ids"])
-        and (not watch["form_names"] or form.name in watch["form_names"])
-    )
+class FormTracker:
+    """Finds the new forms of each listing, and keeps them until they were emitted.
 
-
-def bases_of(watch: Watch) -> list[Query]:
-    any_place: list[str | None] = [None]
-    places = list(product(watch["property_ids"] or any_place, watch["job_ids"] or any_place))
-    return [Query(*place) for place in places] if len(places) <= MAX_BASES else [Query()]
-
-
-def reconcile_every(watch: Watch) -> float:
-    """Return the seconds between two reconciliations: less if polls are frequent, more if they go
-    far.
-    """
-    usual = min(max(60 * watch["poll_interval"], 60.0), HOUR)
-    return max(usual * max(watch["late_by"] / WEEK, 1.0), watch["poll_interval"])
-
-
-def first_floor(watch: Watch) -> Time | None:
-    """Return where an asset begins that has nothing stored; None: at its first poll."""
-    named = {"now": None, "beginning": 0.0}
-    text = watch["start_from"]
-    return named[text] if text in named else datetime.fromisoformat(text).timestamp()
-
-
-def question_from(watch: Watch) -> dict[str, Any]:
-    return {name: value for name, value in watch.items() if name in QUESTION}
-
-
-def event_for(watch: Watch, references: list[FormReference]) -> dict[str, Any]:
-    return {
-        "asset_name": watch["asset_name"],
-        "question": question_from(watch),
-        "forms": references,
-    }
-
-
-class NewForms:
-    """Finds the new forms of each poll, and keeps them until they were emitted.
+    The watcher of an asset owns it, in one event loop. It calls :meth:`begin` or :meth:`restore`
+    first. Then, as the feed polls, it calls :meth:`ingest` with the forms of a listing, and after
+    all forms of a poll :meth:`record_poll`, which moves the watermark. Meanwhile it takes the
+    oldest new forms (:meth:`take_event`), emits them, and once Airflow has stored the event calls
+    :meth:`confirm_event`. It writes what :meth:`prepare_save` returns, and then calls
+    :meth:`finish_save`: only then may what is older than the floor be forgotten.
 
     :ivar floor: what was updated before it is history, or forgotten, and is not emitted. None: not
-        begun.
-    :ivar watermark: the start of the last poll that left no gap; None: there was none.
+        known, as the asset begins with its first poll.
+    :ivar watermark: the start of the last poll that left no gap; before one, the floor.
     :ivar has_gap: there may be forms between the watermark and the last poll that were not listed.
     :ivar pending: new forms that were not emitted, by their identifier.
     """
 
-    def __init__(self, wanted: Callable[[Form], bool], late_by: float = WEEK) -> None:
-        self._wanted, self._late_by = wanted, late_by
+    def __init__(self, selection: FormSelection, late_by: float = WEEK) -> None:
+        self._selection = selection
+        self._late_by = late_by
         self.begin(None)
 
-    def begin(self, floor: Time | None, known: Iterable[str] = ()) -> None:
-        """Begin with all that was updated from a time on; forget the entries of ``known`` keys."""
+    def begin(self, floor: Time | None, stored_keys: Iterable[str] = ()) -> None:
+        """Begin with all that was updated since the floor; forget what these keys have stored."""
         self.floor: Time | None = floor
-        self.watermark: Time | None = floor or None
+        self.watermark: Time = self._lowest()
         self.has_gap: bool = True
-        self._forgotten_before = floor or 0.0
-        self._emitted: dict[str, Versions] = {key: {} for key in (RECENT, *CHUNKS)}
-        self._unsaved = set(known)
-        self.pending: dict[int, Form] = {}
-        self._in_event: dict[int, Form] = {}
+        self.pending: dict[int, FormVersion] = {}
+        self._in_event: dict[int, FormVersion] = {}
+        self._emitted = EmittedForms(self._late_by, self._lowest(), stored_keys)
 
-    def since(self, back: float) -> Time | None:
-        """Return from when on a listing that goes back so many seconds asks; None: for all."""
-        return None if self.watermark is None else max(self.watermark - back, self.floor or 0.0)
+    def restore(self, stored: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
+        """Go on from what was stored: that of :data:`WATERMARK`, and the entries of other keys."""
+        floor = stored.get("floor")
+        self.begin(BEGINNING if floor is None else floor)
+        watermark = stored.get("watermark")
+        if watermark is not None:
+            self.watermark = watermark
+        self._emitted.restore(entries)
 
-    def ingest(self, forms: Iterable[Form], now: Time) -> None:
-        """Have those of the listed forms pending that are new; an older version is of a replica
-        that lags.
-        """
+    def since(self, back: float) -> Time:
+        """Return from when on a listing asks that goes back so many seconds."""
+        return max(self.watermark - back, self._lowest())
+
+    def ingest(self, forms: Iterable[FormVersion], now: Time) -> None:
+        """Have those of the listed forms pending that are new."""
         for form in forms:
-            if not self._wanted(form):
-                held = self.pending.get(form.id)
-                if held and (
-                    held.updated is None or form.updated is None or form.updated >= held.updated
-                ):
-                    del self.pending[form.id]
+            if not self._selection.matches(form):
+                self._drop_pending(form)
                 continue
-            known = self._versions(form.id)
-            newest = max((version for version in known if isinstance(version, float)), default=None)
+            known = self._known_versions(form.id)
             if form.version in known:
                 if form.time is None:  # it is remembered for as long as it is listed
-                    self._remember(form, now)
-            elif form.time is not None and form.time < (self.floor or 0.0):
-                continue
-            elif newest is None or (form.updated is not None and form.updated > newest):
+                    self._emitted.remember(form, now)
+            elif not self._is_history(form) and _is_newest(form, known):
                 self.pending[form.id] = form
 
-    def polled(self, since: Time | None, started: Time) -> None:
+    def record_poll(self, since: Time, started: Time) -> None:
         """Move the watermark past a complete poll, if it leaves no gap."""
-        if since is not None and (self.watermark is None or since > self.watermark):
+        if since > self.watermark:
             self.has_gap = True
-        elif self.watermark is None or started >= self.watermark:
-            self.watermark, self.has_gap = started, False
+        elif started >= self.watermark:
+            self.watermark = started
+            self.has_gap = False
 
-    def _versions(self, identifier: int) -> set[Time | str]:
-        key = str(identifier)
-        found = {version for chunk in self._emitted.values() for version in chunk.get(key, ())}
-        held = (self.pending.get(identifier), self._in_event.get(identifier))
-        return found | {form.version for form in held if form is not None}
-
-    def _remember(self, form: Form, now: Time) -> None:
-        versions = self._emitted[RECENT].setdefault(str(form.id), {})
-        versions[form.version] = now if form.time is None else form.time
-        self._unsaved.add(RECENT)
-
-    def next_event(self, max_forms: int) -> list[Form]:
-        """Return the oldest of the pending forms; the same ones until :meth:`confirm`."""
+    def take_event(self, max_forms: int) -> list[FormVersion]:
+        """Take the oldest of the pending forms; until they are confirmed, return the same ones."""
         if not self._in_event:
-            oldest = nsmallest(
-                max_forms, self.pending.values(), key=lambda form: (form.time or 0.0, form.id)
-            )
-            self._in_event = {form.id: self.pending.pop(form.id) for form in oldest}
+            for form in nsmallest(max_forms, self.pending.values(), key=_by_age):
+                self._in_event[form.id] = self.pending.pop(form.id)
         return list(self._in_event.values())
 
-    def confirm(self, now: Time) -> None:
+    def confirm_event(self, now: Time) -> None:
         """Remember the forms of the last event as emitted: it is stored."""
         for form in self._in_event.values():
-            self._remember(form, now)
+            self._emitted.remember(form, now)
         self._in_event = {}
 
-    def to_store(self, now: Time) -> list[tuple[str, Any]]:
-        """Return two or three entries, to be written in this order; then call :meth:`stored`."""
-        self._emitted[RECENT] = self._remembered(self._emitted[RECENT])
-        if len(self._emitted[RECENT]) >= MAX_RECENT:
-            self._emitted = {key: self._remembered(chunk) for key, chunk in self._emitted.items()}
-            period = max(DAY, self._late_by / (len(CHUNKS) - 2))
-            chunk = CHUNKS[int(now // period) % len(CHUNKS)]
-            for identifier, versions in self._emitted[RECENT].items():
-                self._emitted[chunk].setdefault(identifier, {}).update(versions)
-            self._emitted[RECENT] = {}
-            self._unsaved |= {chunk, RECENT}
-        settled = self._settled()
-        if settled is not None and self.floor is not None:
-            self.floor = max(self.floor, settled - self._late_by)
-        entries: list[tuple[str, Any]] = []
-        for key in (*CHUNKS, RECENT):
-            if key in self._unsaved:
-                rows = self._emitted[key].items()
-                entries.append(
-                    (key, {one: [[*pair] for pair in versions.items()] for one, versions in rows})
-                )
-        return [*entries, (WATERMARK, {"floor": self.floor, "watermark": settled})]
+    def prepare_save(self, now: Time) -> list[tuple[str, Any]]:
+        """Raise the floor, and return two or three entries, to be written in this order."""
+        entries = self._emitted.prepare_save(now)
+        watermark = self._confirmed_watermark()
+        if self.floor is not None:
+            self.floor = max(self.floor, watermark - self._late_by)
+        stored = {"format": FORMAT, "floor": self.floor, "watermark": watermark or None}
+        return [*entries, (WATERMARK, stored)]
 
-    def stored(self) -> None:
-        """Note that the last :meth:`to_store` was written: what is older than its floor may be
-        forgotten.
-        """
-        self._forgotten_before, self._unsaved = self.floor or 0.0, set()
+    def finish_save(self) -> None:
+        """Note that what :meth:`prepare_save` has returned is written."""
+        self._emitted.finish_save(self._lowest())
 
-    def restore(self, watermark: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
-        self.floor, self.watermark = watermark["floor"], watermark["watermark"]
-        self._forgotten_before = self.floor or 0.0
-        for key, entry in entries.items():
-            self._emitted[key] = self._remembered({one: dict(row) for one, row in entry.items()})
+    def _lowest(self) -> Time:
+        return BEGINNING if self.floor is None else self.floor
 
-    def _settled(self) -> Time | None:
+    def _drop_pending(self, form: FormVersion) -> None:
+        """Forget a form that is not wanted any more, unless a newer version of it is pending."""
+        pending = self.pending.get(form.id)
+        if pending is not None and not _is_older(form, pending):
+            del self.pending[form.id]
+
+    def _is_history(self, form: FormVersion) -> bool:
+        return form.time is not None and form.time < self._lowest()
+
+    def _known_versions(self, identifier: int) -> set[Version]:
+        """Return the versions of a form that are emitted, in an event, or pending."""
+        versions = self._emitted.versions_of(identifier)
+        for forms in (self.pending, self._in_event):
+            form = forms.get(identifier)
+            if form is not None:
+                versions.add(form.version)
+        return versions
+
+    def _confirmed_watermark(self) -> Time:
         """Return the watermark, or before it the time of the oldest form that is not confirmed."""
-        if self.watermark is None:  # the first listing is not over, and older forms may follow
-            return None
-        unconfirmed = (*self.pending.values(), *self._in_event.values())
-        return min([self.watermark, *(form.time for form in unconfirmed if form.time is not None)])
+        unconfirmed = [*self.pending.values(), *self._in_event.values()]
+        times = [form.time for form in unconfirmed if form.time is not None]
+        return min([self.watermark, *times])
 
-    def _remembered(self, chunk: Versions) -> Versions:
-        """Return a chunk without versions so old that they would not be emitted again."""
-        kept = {
-            identifier: {
-                one: time for one, time in versions.items() if time >= self._forgotten_before
-            }
-            for identifier, versions in chunk.items()
-        }
-        return {identifier: versions for identifier, versions in kept.items() if versions}
+
+def _is_newest(form: FormVersion, known: Iterable[Version]) -> bool:
+    """Return whether no newer version is known: an older one is of a replica that lags."""
+    times = [version for version in known if isinstance(version, float)]
+    if not times:
+        return True
+    return form.updated is not None and form.updated > max(times)
+
+
+def _is_older(form: FormVersion, other: FormVersion) -> bool:
+    if form.updated is None or other.updated is None:
+        return False
+    return form.updated < other.updated
+
+
+def _by_age(form: FormVersion) -> tuple[Time, int]:
+    return form.time or BEGINNING, form.id
+
+
+def _as_json(versions_by_id: Versions) -> dict[str, Any]:
+    """Return an entry as JSON, whose keys are texts only: each version with its time is a pair."""
+    entry: dict[str, Any] = {"format": FORMAT}
+    for identifier, versions in versions_by_id.items():
+        entry[identifier] = list(map(list, versions.items()))
+    return entry
+
+
+def _versions_from(entry: Mapping[str, Any]) -> Versions:
+    """Return what an entry says of forms; it may have other fields."""
+    versions_by_id: Versions = {}
+    for identifier, versions in entry.items():
+        if isinstance(versions, list):
+            versions_by_id[identifier] = dict(versions)
+    return versions_by_id

@@ -1,16 +1,41 @@
-"""What a form sensor waits for, what it has found, and when it is worth another poll on the worker."""
+"""A deferred form sensor: what passes between worker and triggerer, and when the worker is woken.
+
+The trigger wakes, the worker decides. So a wait goes in rounds of five steps:
+
+1. The worker polls (``FsmFormSensor.poke``): a listing of the sensor's own. If its forms are
+   enough, the task succeeds; only such a listing ever decides.
+2. Else the worker describes the wait as a :class:`WaitState`: what it has found, and when it
+   polled. It defers with a :class:`~fsm_provider.triggers.forms.FsmFormTrigger` that carries the
+   state, and the task leaves the worker.
+3. The triggerer runs the trigger, which makes a :class:`Wait` of the state, and subscribes it to
+   the :class:`~.feed.Feed` that all waits on this service share.
+4. The feed gives the wait the forms that it lists. The wait wakes the trigger once those, together
+   with what the worker had found, may be enough; on an error that is tolerated no longer; or when
+   the connection leads elsewhere. At its deadline the trigger wakes by itself.
+5. The trigger fires an event with the state, and no forms. Airflow starts the task again on a
+   worker (``FsmFormSensor.resume_execution``), and the next round begins. After the deadline, its
+   poll is the last one.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self
 
 from fsm_provider.api.errors import FsmError
-from fsm_provider.api.validation import pluralize
-from fsm_provider.polling.polls import Form, Place, Query, Time, places_of
+from fsm_provider.polling.formats import refuse_newer
+from fsm_provider.polling.polls import (
+    BEGINNING,
+    Criteria,
+    FormSelection,
+    FormVersion,
+    Query,
+    RoutingKey,
+    Time,
+)
 
 CHECK_EVERY = 900.0
 """Seconds between two catch-ups of a young wait, and the longest rest after one that woke in vain.
@@ -18,57 +43,26 @@ CHECK_EVERY = 900.0
 CHECKS_PER_AGE = 20
 """A wait whose bound is old is checked after this part of its age: listings grow with it."""
 MAX_KNOWN = 100
-"""Forms that a trigger is given; a wait for more begins with its own question."""
-MAX_NAMES, MAX_NAME_LENGTH = 5, 80
-
-
-@dataclass(frozen=True, slots=True)
-class Criteria:
-    """When forms are enough: as many as ``minimum_forms``, and one of each name."""
-
-    minimum_forms: int = 1
-    form_names: tuple[str, ...] = ()
-
-    def counts(self, name: str) -> bool:
-        return not self.form_names or name in self.form_names
-
-    def are_met(self, found: Mapping[int, str]) -> bool:
-        return len(found) >= self.minimum_forms and set(self.form_names) <= set(found.values())
-
-    def missing(self, found: Mapping[int, str], others: Collection[str] = ()) -> dict[str, Any]:
-        """Return the XCom of a timeout."""
-        wanted, there = dict.fromkeys(self.form_names), found.values()
-        names = [name for name in wanted if name not in there]
-        text = f"{len(there)} of {pluralize(max(self.minimum_forms, len(wanted)), 'form')}"
-        if names:
-            text += f": {listed(names)} {'is' if len(names) == 1 else 'are'} missing"
-        if there and wanted:
-            text += f"; there {'is' if len(there) == 1 else 'are'} {_by_name(there)}"
-        if others:
-            text += f"; {pluralize(len(others), 'other form')} since then: {_by_name(others)}"
-        return {"text": text, "form_names": names, "found": list(found)}
-
-
-def listed(names: Collection[str]) -> str:
-    shown = ", ".join(name[:MAX_NAME_LENGTH] for name in list(names)[:MAX_NAMES])
-    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
-
-
-def _by_name(names: Iterable[str]) -> str:
-    """Count names, each as Python writes it if it cannot be printed as it is."""
-    counts = Counter((name if name.isprintable() else repr(name)) or "(no name)" for name in names)
-    by_count = sorted((-count, name) for name, count in counts.items())
-    return listed([f"{name} ({-count})" if count < -1 else name for count, name in by_count])
+"""Forms that a trigger is given; a wait for more begins with its own query."""
+MAX_DOUBLINGS = 20
+"""Of the rest after a futile wake: a year, from an interval of 30 s."""
+FORMAT = 1
+"""Of the states that this version writes, and the newest that it reads."""
+DEFERRED_BY_NEWER = (
+    "this task was deferred by a newer version of airflow-provider-fsm (format {}): "
+    "install that version again, or clear the task"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitState:
-    """What the worker hands to the trigger, and the trigger hands back: JSON values, times by the
-    worker.
+    """What the worker hands to the trigger, and the trigger hands back.
+
+    All are JSON values. Times are by the worker's clock, but for ``polled_at``.
 
     :ivar since: the bound of the first poll, ISO 8601.
-    :ivar polled_at: the service's time when the worker's listing began.
-    :ivar known: the forms that pluralize, as pairs of id and name; None: not known, or too many.
+    :ivar polled_at: the service's time when the worker's listing began; None: none has succeeded.
+    :ivar known: the forms that count, as pairs of id and name; None: not known, or too many.
     :ivar futile_wakes: how many times in a row a trigger woke a worker that found nothing new.
     """
 
@@ -76,10 +70,26 @@ class WaitState:
     began: Time
     deadline: Time
     since: str | None = None
-    polled_at: Time = 0.0
+    polled_at: Time | None = None
     known: list[list[Any]] | None = None
     futile_wakes: int = 0
     failing_since: Time | None = None
+    format: int = FORMAT
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any], timeout: float) -> Self:
+        """Return the state that another process has written, maybe of another version.
+
+        :param timeout: the seconds until the deadline, if the state has none.
+        :raises FsmInputError: if a newer version has written it.
+        """
+        refuse_newer(stored, FORMAT, DEFERRED_BY_NEWER)
+        names = {field.name for field in fields(cls)}
+        values = {name: value for name, value in stored.items() if name in names}
+        values.setdefault("service", "")  # no service has this name: the wait soon ends
+        values.setdefault("began", time.time())
+        values.setdefault("deadline", time.time() + timeout)
+        return cls(**values)
 
     @property
     def covered_since(self) -> Time | None:
@@ -87,79 +97,94 @@ class WaitState:
         return None if self.known is None else self.polled_at
 
     def rest(self, interval: float) -> float:
-        """Return the seconds before it may wake again: twice as many after each time in vain."""
-        return float(min(interval * 2 ** min(self.futile_wakes, 20), max(CHECK_EVERY, interval)))
+        """Return the seconds before it may wake again: twice as many after each futile wake."""
+        longest = max(CHECK_EVERY, interval)
+        doubled: float = interval * 2 ** min(self.futile_wakes, MAX_DOUBLINGS)
+        return min(doubled, longest)
 
-    def after(self, service: str, found: Mapping[int, str], polled_at: Time) -> WaitState:
-        """Return the next one, after a poll on the worker that did not find enough."""
-        known = [list(pair) for pair in found.items()] if len(found) <= MAX_KNOWN else None
-        is_in_vain = self.polled_at > 0.0 and (known is None or known == self.known)
-        futile_wakes = self.futile_wakes + 1 if is_in_vain else 0
+    def after_poll(
+        self, service: str, names_by_id: Mapping[int, str], polled_at: Time
+    ) -> WaitState:
+        """Return the state after a poll on the worker that did not find enough."""
+        known: list[list[Any]] | None = None
+        if len(names_by_id) <= MAX_KNOWN:
+            known = [[identifier, name] for identifier, name in names_by_id.items()]
+        is_first = self.polled_at is None
+        may_be_the_same = known is None or known == self.known
+        was_futile = may_be_the_same and not is_first
         return WaitState(
-            service, self.began, self.deadline, self.since, polled_at, known, futile_wakes
+            service,
+            self.began,
+            self.deadline,
+            since=self.since,
+            polled_at=polled_at,
+            known=known,
+            futile_wakes=self.futile_wakes + 1 if was_futile else 0,
         )
 
 
 @dataclass(eq=False, slots=True)
 class Wait:
-    """A deferred sensor in the triggerer: a member of the feed.
+    """A deferred sensor in the triggerer: a :class:`~.subscriber.Subscriber` of the feed.
 
+    The trigger makes it, subscribes it, and awaits :attr:`woken`. The feed calls all else, in the
+    same event loop. Once woken, it is of no more use.
+
+    :ivar tolerance: the seconds for which listings may fail.
+    :ivar names_by_id: what counts of all forms that it has heard of.
     :ivar woken: done once it is worth a poll on the worker.
-    :ivar found: the names of what counts of all that it has heard of, by id.
-    :ivar due: the loop's time of its next catch-up; ``asked``: of its last.
     :ivar failed_for: the seconds of the failures that have woken it.
     """
 
-    query: Query
+    selection: FormSelection
     criteria: Criteria
     tolerance: float
-    found: dict[int, str]
+    names_by_id: dict[int, str]
     woken: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    due: float = 0.0
-    asked: float = 0.0
-    failing_since: float | None = None
     failed_for: float | None = None
 
-    @property
-    def places(self) -> list[Place]:
-        jobs, properties = (
-            [one] if one else [] for one in (self.query.job_id, self.query.property_id)
-        )
-        return places_of(jobs, properties, self.criteria.form_names)
+    is_wait: ClassVar[bool] = True
 
-    def questions(self) -> list[Query]:
-        return [self.query]
+    def routing_keys(self) -> list[RoutingKey]:
+        return self.selection.routing_keys()
+
+    def queries(self) -> list[Query]:
+        return self.selection.queries_by_place()
 
     def check_after(self, now: Time) -> float:
-        bounds = filter(None, [self.query.created_since, self.query.updated_since])
-        return max(CHECK_EVERY, (now - min(bounds, default=now)) / CHECKS_PER_AGE)
+        bounds = [self.selection.created_since, self.selection.updated_since]
+        age = now - min((bound for bound in bounds if bound > BEGINNING), default=now)
+        return max(CHECK_EVERY, age / CHECKS_PER_AGE)
 
-    def ingest(self, forms: Iterable[Form]) -> None:
+    def ingest(self, forms: Iterable[FormVersion]) -> None:
         """Count forms, and wake the sensor if all that it knows of are enough."""
         for form in forms:
-            if self.query.matches(form) and self.criteria.counts(form.name):
-                self.found[form.id] = form.name
+            if self.selection.matches(form):
+                self.names_by_id[form.id] = form.name
             else:
-                self.found.pop(form.id, None)
-        if self.criteria.are_met(self.found):
+                self.names_by_id.pop(form.id, None)
+        if self.criteria.are_met(self.names_by_id):
             self.wake()
 
-    def polled(self, *_: Time | None) -> None:
-        """Do nothing, as after a catch-up: only forms count."""
+    def on_poll(self, since: Time, started: Time) -> None:
+        """Do nothing: only forms count."""
 
-    caught_up = polled
+    def on_catch_up(self, started: Time) -> None:
+        """Do nothing: only forms count."""
 
-    def wake(self) -> None:
-        if not self.woken.done():
-            self.woken.set_result(None)
-
-    moved = wake
-
-    def fail(self, error: FsmError, since: float) -> None:
+    def on_failure(self, error: FsmError, since: float) -> None:
         """Wake for an error that is permanent or tolerated no longer: the worker's poll decides."""
         failed_for = asyncio.get_running_loop().time() - since
         if error.permanent or failed_for >= self.tolerance:
             self.failed_for = failed_for
             self.wake()
+
+    def on_service_changed(self) -> None:
+        """Wake: the worker's poll begins anew with that service."""
+        self.wake()
+
+    def wake(self) -> None:
+        if not self.woken.done():
+            self.woken.set_result(None)

@@ -1,6 +1,4 @@
-"""The watcher of one asset in a triggerer: a member of the feed that emits new forms, and stores
-which.
-"""
+"""The watcher of one asset in a triggerer: it emits new forms, and stores which."""
 
 from __future__ import annotations
 
@@ -8,30 +6,31 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import uuid4
 
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmError
 from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.polling import tracker as tracking
-from fsm_provider.polling.feed import Feed, joined
+from fsm_provider.polling.feed import Feed, subscribe
+from fsm_provider.polling.formats import format_of, refuse_newer
+from fsm_provider.polling.lister import Source, read_settings
 from fsm_provider.polling.polls import (
-    Form,
-    Place,
+    BEGINNING,
+    LOOK_BACK,
+    FormVersion,
     Query,
-    Source,
+    RoutingKey,
     Time,
-    places_of,
-    read_settings,
     time_of,
 )
-from fsm_provider.polling.tracker import LOOK_BACK, WATERMARK, NewForms, Watch, reconcile_every
+from fsm_provider.polling.tracker import CHUNKS, RECENT, WATERMARK, FormTracker
+from fsm_provider.polling.watcher_config import FORMAT, STORED_BY_NEWER, WatcherConfig
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -45,8 +44,9 @@ FAILED = "Polling for the asset '%s' failed, and goes on from %s: %s"
 CONFIGURATION = "fsm_forms/configuration"
 """Key of what was announced last."""
 OWNER = "fsm_forms/owner"
-"""Key of who watches the asset: an identifier, a number that changes while it does, and how it
-fares.
+"""Key of who watches the asset.
+
+Its value has an identifier, a number that changes while that one does, and how it fares.
 """
 RESET = "reset"
 """Key of the last request of ``watermark set``: an identifier and a time."""
@@ -57,33 +57,43 @@ Airflow confirms also what it drops, as no asset has the watcher any more, and t
 watcher.
 """
 EVENT_INTERVAL = 15.0
-"""Seconds between two events of a backlog: one DAG run takes all events that come before it is
-made.
+"""Seconds between two events of a backlog.
+
+One DAG run takes all events that come before it is made.
 """
 CHECK_EVERY = 15.0
-"""Seconds between two looks at the configuration, and at who watches the asset; after a failure,
-too.
+"""Seconds between two looks at the configuration and at who watches the asset.
+
+It is the pause after a failure, too.
 """
 SILENCE = 90.0
 """Seconds after which the triggerer that watches the asset is taken for dead."""
 DAYS = 30  # of which it is stored how many forms were emitted
 LOG_EVERY = 600.0
 """Seconds between two lines of the log about failed polls."""
+LOG_WAITING_EVERY = 60
+"""Looks at a configuration that is not there, a second apart, of which one is logged."""
+NEVER = float("-inf")
+"""A time of the event loop before every other."""
 
 
 class AssetStore(Protocol):
-    """JSON values that are stored with an asset: ``AssetStateStoreAccessor`` of Airflow 3.3 and
-    newer.
+    """JSON values that are stored with an asset.
+
+    Airflow 3.3 and newer has it as ``AssetStateStoreAccessor``; before, it is a ``SqlAssetStore``.
     """
 
-    async def aget(self, key: str) -> Any: ...
+    async def aget(self, key: str) -> Any:
+        """Return the value of a key; None: there is none."""
 
-    async def aset(self, key: str, value: Any) -> None: ...
+    async def aset(self, key: str, value: Any) -> None:
+        """Store a value, in place of the one before."""
 
 
 class ReplacedError(BaseException):
-    """The watcher begins anew, as its configuration, its service or its watermark was changed. No
-    failure.
+    """The watcher begins anew: its configuration, its service or its watermark was changed.
+
+    That is no failure.
     """
 
 
@@ -92,8 +102,12 @@ class SupersededError(BaseException):
 
 
 class AssetEvents:
-    """Emits the events of an asset, for ever: the next after :attr:`watcher` is told that one is
-    stored.
+    """The events of an asset, for ever: the next after :attr:`watcher` is told that one is stored.
+
+    The asset's trigger takes them from :meth:`events`, in the event loop of the triggerer. Each
+    round waits for a configuration, reads the connection, and makes a :class:`Watcher`, which is
+    restored and subscribed to the feed; a change of one of them ends the round. A second triggerer
+    that watches the asset claims it, and then this one waits until that is silent.
 
     Killed at any time and begun anew, it emits every form; a second time those of an event that was
     stored just before.
@@ -102,24 +116,25 @@ class AssetEvents:
     watcher: Watcher
 
     def __init__(self, asset_name: str, store: AssetStore) -> None:
-        self._name, self._store = asset_name, store
+        self._name = asset_name
+        self._store = store
 
-    async def configure(self, watch: Watch) -> None:
-        await until_done(self._name, partial(self._store.aset, CONFIGURATION, watch))
+    async def configure(self, config: Mapping[str, Any]) -> None:
+        """Store the configuration, which the watcher reads, whichever triggerer runs it."""
+        await until_done(self._name, partial(self._store.aset, CONFIGURATION, config))
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
         while True:
-            watch = await self._configuration()
-            conn_id = watch["fsm_conn_id"]
-            service = (await until_done(self._name, partial(read_settings, conn_id))).service
-            self.watcher = watcher = Watcher(watch, service, self._store)
+            config = await self._configuration()
+            settings = await until_done(self._name, partial(read_settings, config.fsm_conn_id))
+            watcher = Watcher(config, settings.service, self._store)
+            self.watcher = watcher
             try:
                 await until_done(self._name, watcher.restore)
-                question = watch["filters"], watch["query_params"], watch["poll_interval"]
-                with joined(Source.of(conn_id, service, *question), watcher) as watcher.feed:
+                with subscribe(watcher.source(), watcher) as watcher.feed:
                     async with aclosing(watcher.events()) as events:
                         async for forms in events:
-                            yield tracking.event_for(watch, [form.reference for form in forms])
+                            yield config.event_with([form.reference for form in forms])
             except ReplacedError:
                 logger.info("The asset '%s' begins anew from what is stored", self._name)
             except SupersededError:
@@ -128,170 +143,260 @@ class AssetEvents:
                 )
                 await self._until_free()
 
-    async def _configuration(self) -> Watch:
-        waited = 0
-        while not (found := await until_done(self._name, partial(self._store.aget, CONFIGURATION))):
-            waited += 1
-            if waited % 60 == 0:
+    async def _configuration(self) -> WatcherConfig:
+        looks = 0
+        while True:
+            config = await until_done(self._name, self._read_configuration)
+            if config is not None:
+                return config
+            looks += 1
+            if looks % LOG_WAITING_EVERY == 0:
                 logger.error(NO_CONFIGURATION, self._name)
             await asyncio.sleep(1.0)
-        return cast(Watch, found)
+
+    async def _read_configuration(self) -> WatcherConfig | None:
+        stored = await self._store.aget(CONFIGURATION)
+        return WatcherConfig.from_json(stored) if stored else None
 
     async def _until_free(self) -> None:
         clock = asyncio.get_running_loop().time
-        seen, since = None, clock()
-        while clock() - since < SILENCE:
-            if (owner := await until_done(self._name, partial(self._store.aget, OWNER))) != seen:
-                seen, since = owner, clock()
+        last_seen = None
+        unchanged_since = clock()
+        while clock() - unchanged_since < SILENCE:
+            owner = await until_done(self._name, partial(self._store.aget, OWNER))
+            if owner != last_seen:
+                last_seen = owner
+                unchanged_since = clock()
             await asyncio.sleep(CHECK_EVERY)
 
 
 class Watcher:
-    """Emits the new forms of one asset of one service, while no other triggerer claims the asset."""
+    """Emits the new forms of one asset of one service, while no other triggerer claims the asset.
 
-    def __init__(self, watch: Watch, service: str, store: AssetStore) -> None:
-        self.watch: Watch = watch
-        self._store, self._name = store, watch["asset_name"]
-        self._owner, self._prefix = uuid4().hex, prefix_for(service)
-        self.places: list[Place] = places_of(
-            watch["job_ids"], watch["property_ids"], watch["form_names"]
-        )
-        self.tracker: NewForms = NewForms(partial(tracking.is_wanted, watch), watch["late_by"])
-        self.feed: Feed
-        self.due: float = 0.0
-        self.asked: float = 0.0
-        self.failing_since: float | None = None
+    :class:`AssetEvents` makes it, calls :meth:`restore`, subscribes it to a feed, and takes the
+    forms of each event from :meth:`events`; once Airflow has stored an event, the trigger calls
+    :meth:`confirm`. The feed calls the methods of a :class:`~.subscriber.Subscriber`, which give
+    the forms to the tracker and wake :meth:`events`. Everything runs in one event loop.
+
+    It begins as soon as its floor is stored: of ``start_from="now"``, the service's time at its
+    first poll. Before, it takes no form.
+    """
+
+    is_wait: ClassVar[bool] = False
+
+    feed: Feed
+
+    def __init__(self, config: WatcherConfig, service: str, store: AssetStore) -> None:
+        self.config: WatcherConfig = config
+        self.tracker: FormTracker = FormTracker(config.selection(), config.late_by)
+        self._service = service
+        self._store = store
+        self._prefix = prefix_for(service)
+        self._owner = uuid4().hex
+        self._newer_key: str | None = None  # of what is stored, and cannot be read
+        self._reset: str | None = None  # the last request of ``watermark set`` that it follows
         self._clock = asyncio.get_running_loop().time
-        self._polled_at, self._logged_at, self._failures = self._clock(), float("-inf"), 0
+        # Polls.
+        self._has_begun = False
+        self._has_moved = False  # the connection leads to another service
+        self._is_reconciling = False  # the last queries were those of a reconciliation
+        self._asked_since: Time = BEGINNING  # the bound of the last queries, if they were not
+        self._reconciled_at = NEVER
+        self._polled_at = self._clock()
+        # Events.
+        self._wake = asyncio.Event()
+        self._confirmed = asyncio.Event()
+        self._is_stored = True
+        self._save_at = NEVER
+        # What people see.
+        self._failures = 0
+        self._logged_at = NEVER
         self._status: dict[str, Any] = {}
-        self._days = Counter[str]()
-        self._reconciled_at = self._save_at = float("-inf")
-        self._asked_since: Time | None = None
-        self._reconciles = self._has_begun = self._has_moved = False
-        self._reset: str | None = None
-        self._wake, self._confirmed, self._is_stored = asyncio.Event(), asyncio.Event(), True
+        self._emitted_by_day = Counter[str]()
         self._metrics = AirflowMetrics(
-            {"connection": watch["fsm_conn_id"], "asset": watch["asset_name"]}
+            {"connection": config.fsm_conn_id, "asset": config.asset_name}
         )
 
-    def questions(self) -> list[Query]:
-        """Ask what closes the gap; only then reconcile, whose failure leaves none."""
-        self._reconciles = (
-            self._has_begun and self.check_after(0.0) == 0.0 and not self.tracker.has_gap
+    def source(self) -> Source:
+        return Source.from_arguments(
+            self.config.fsm_conn_id,
+            self._service,
+            self.config.filters,
+            self.config.query_params,
+            self.config.poll_interval,
         )
-        bases = tracking.bases_of(self.watch)
-        if self._reconciles:
-            oldest = self.tracker.since(self.watch["late_by"])
-            by_update = [replace(base, updated_since=oldest) for base in bases]
-            return by_update + [replace(base, created_since=oldest) for base in bases]
-        self._asked_since = self.tracker.since(LOOK_BACK) if self._has_begun else self.feed.time()
-        return [replace(base, updated_since=self._asked_since or None) for base in bases]
+
+    # --- what the feed calls ---
+
+    def routing_keys(self) -> list[RoutingKey]:
+        return self.config.selection().routing_keys()
+
+    def queries(self) -> list[Query]:
+        """Ask what closes the gap; only then reconcile, whose failure leaves none."""
+        selection = self.config.selection()
+        is_due = self.check_after(self.feed.time()) == 0.0
+        self._is_reconciling = self._has_begun and is_due and not self.tracker.has_gap
+        if self._is_reconciling:
+            oldest = self.tracker.since(self.config.late_by)
+            by_update = replace(selection, updated_since=oldest)
+            by_creation = replace(selection, created_since=oldest)
+            return by_update.queries_by_place() + by_creation.queries_by_place()
+        if self._has_begun:
+            self._asked_since = self.tracker.since(LOOK_BACK)
+        else:
+            self._asked_since = self.feed.time()
+        return replace(selection, updated_since=self._asked_since).queries_by_place()
 
     def check_after(self, now: Time) -> float:
         if self.tracker.has_gap:
             return 0.0
-        return max(self._reconciled_at + reconcile_every(self.watch) - self._clock(), 0.0)
+        next_at = self._reconciled_at + self.config.reconcile_every()
+        return max(next_at - self._clock(), 0.0)
 
-    def ingest(self, forms: Iterable[Form]) -> None:
+    def ingest(self, forms: Iterable[FormVersion]) -> None:
         if self._has_begun:  # the floor is stored; what came before, a catch-up brings
             self.tracker.ingest(forms, self.feed.time())
 
-    def polled(self, since: Time | None, started: Time) -> None:
+    def on_poll(self, since: Time, started: Time) -> None:
         """Note a complete poll. The service's time of the first one is the floor of ``now``."""
         self._polled_at = self._clock()
-        if self.failing_since is None:
-            self._failures, self._logged_at = 0, float("-inf")
+        if not self.feed.is_failing(self):
+            self._failures = 0
+            self._logged_at = NEVER
             self._status = {}
         self._status["polled_at"] = time.time()
         self._metrics.incr("watcher.polls", result="complete")
         self._wake.set()
         if self._has_begun:
-            self.tracker.polled(since, started)
+            self.tracker.record_poll(since, started)
         elif self.tracker.floor is None:
             self.tracker.begin(started)
 
-    def caught_up(self, started: Time) -> None:
-        if self._reconciles:
+    def on_catch_up(self, started: Time) -> None:
+        if self._is_reconciling:
             self._reconciled_at = self._clock()
             self._wake.set()
         else:
-            self.polled(self._asked_since, started)
+            self.on_poll(self._asked_since, started)
 
-    def moved(self) -> None:
-        self._has_moved = True
-        self._wake.set()
-
-    def fail(self, error: FsmError, since: float) -> None:
+    def on_failure(self, error: FsmError, since: float) -> None:
         """Log a failure: at once, and every ten minutes."""
         self._failures += 1
-        self._status = {"failing_since": time.time(), **self._status, "error": str(error)}
+        self._status.setdefault("failing_since", time.time())
+        self._status["error"] = str(error)
         self._metrics.incr("watcher.polls", result="failed")
         if self._clock() - self._logged_at >= LOG_EVERY:
             self._logged_at = self._clock()
             level = logging.ERROR if error.permanent else logging.WARNING
-            logger.log(level, FAILED, self._name, time_of(self.tracker.watermark), error)
+            watermark = time_of(self.tracker.watermark or None)
+            logger.log(level, FAILED, self.config.asset_name, watermark, error)
+
+    def on_service_changed(self) -> None:
+        self._has_moved = True
+        self._wake.set()
+
+    # --- events ---
+
+    async def events(self) -> AsyncGenerator[list[FormVersion]]:
+        """Yield the forms of each event; that one is stored, :meth:`confirm` says.
+
+        :raises ReplacedError: if the watcher is to begin anew.
+        :raises SupersededError: if another triggerer has claimed the asset.
+        """
+        check_at = self._clock() + CHECK_EVERY
+        while True:
+            if self._clock() >= check_at:
+                self._measure()
+                await self._check()
+                check_at = self._clock() + CHECK_EVERY
+            if self._has_moved:
+                raise ReplacedError
+            forms = self.tracker.take_event(self.config.max_forms_per_event)
+            if forms:
+                self._confirmed.clear()
+                yield forms
+                await self._confirmed.wait()
+                await self._record_event(forms)
+            elif self._is_save_due():
+                await self._save()
+            else:
+                await self._sleep_until(check_at)
+
+    def confirm(self, *, is_stored: bool = True) -> None:
+        """Take from Airflow whether the last event is in its database."""
+        if not is_stored:
+            logger.warning(
+                "New forms of the asset '%s' could not be stored, and come again",
+                self.config.asset_name,
+            )
+        self._is_stored = is_stored
+        self._confirmed.set()
+
+    async def _record_event(self, forms: list[FormVersion]) -> None:
+        await asyncio.sleep(SETTLES)
+        if self._is_stored:
+            self.tracker.confirm_event(self.feed.time())
+            self._metrics.incr("watcher.forms", len(forms))
+            today = f"{time_of(time.time()):%F}"
+            self._emitted_by_day[today] += len(forms)
+            await self._save()
+        if self.tracker.pending:
+            await asyncio.sleep(EVENT_INTERVAL - SETTLES)
+
+    def _is_save_due(self) -> bool:
+        return self.tracker.floor is not None and self._clock() >= self._save_at
+
+    async def _sleep_until(self, check_at: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(check_at - self._clock()):
+                await self._wake.wait()
+        self._wake.clear()
+
+    # --- what is stored ---
 
     async def restore(self) -> None:
         """Claim the asset, and read what is stored.
 
         Of an inactive asset, Airflow 3.3 reads None, but a write fails: the claim is first, and
         read last.
+
+        :raises FsmInputError: if a newer version has written it. Called again, it claims nothing
+            before that is gone: the newer version may watch the asset elsewhere.
         """
+        if self._newer_key is not None:
+            await self._read(self._newer_key)
         await self._claim()
-        keys = (RESET, WATERMARK, tracking.RECENT, *tracking.CHUNKS)
-        found = {key: await self._store.aget(self._prefix + key) for key in keys}
+        reset = await self._read(RESET)
+        stored = await self._read(WATERMARK) or {}
+        entries: dict[str, Any] = {}
+        for key in (RECENT, *CHUNKS):
+            entry = await self._read(key)
+            if entry is not None:
+                entries[key] = entry
         await self._check_claim()
-        reset, stored = found.pop(RESET), found.pop(WATERMARK)
-        self._reset = reset and reset["id"]
-        self._days.update((stored or {}).get("days", {}))
-        entries = {key: entry for key, entry in found.items() if entry is not None}
-        if reset and (stored is None or stored["reset"] != self._reset):
-            self.tracker.begin(reset["time"], entries)
-        elif stored is not None:
+        self._emitted_by_day = Counter(stored.get("days", {}))
+        self._reset = reset["id"] if reset else None
+        if reset and stored.get("reset") != self._reset:
+            self.tracker.begin(reset["time"], stored_keys=entries)
+        elif _says_where_it_is(stored):
             self.tracker.restore(stored, entries)
             self._has_begun = True
-        elif (floor := tracking.first_floor(self.watch)) is not None:
-            self.tracker.begin(floor)
+        else:
+            self.tracker.begin(self.config.first_floor())
 
-    async def events(self) -> AsyncGenerator[list[Form]]:
-        check_at = self._clock() + CHECK_EVERY
-        while True:
-            if self._clock() >= check_at:
-                await self._check()
-                check_at = self._clock() + CHECK_EVERY
-            if self._has_moved:
-                raise ReplacedError
-            if forms := self.tracker.next_event(self.watch["max_forms_per_event"]):
-                self._confirmed.clear()
-                yield forms
-                await self._confirmed.wait()
-                await asyncio.sleep(SETTLES)
-                if self._is_stored:
-                    self.tracker.confirm(self.feed.time())
-                    self._metrics.incr("watcher.forms", len(forms))
-                    self._days[f"{time_of(time.time()):%F}"] += len(forms)
-                    await self._save()
-                if self.tracker.pending:
-                    await asyncio.sleep(EVENT_INTERVAL - SETTLES)
-            elif self.tracker.floor is not None and self._clock() >= self._save_at:
-                await self._save()
-            else:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(check_at - self._clock()):
-                        await self._wake.wait()
-                self._wake.clear()
-
-    def confirm(self, *, is_stored: bool = True) -> None:
-        if not is_stored:
-            logger.warning(
-                "New forms of the asset '%s' could not be stored, and come again", self._name
-            )
-        self._is_stored = is_stored
-        self._confirmed.set()
+    async def _read(self, key: str) -> Any:
+        """Return what is stored for this service; refuse what a newer version has written."""
+        entry = await self._store.aget(self._prefix + key)
+        if entry is not None:
+            self._newer_key = key
+            refuse_newer(entry, FORMAT, STORED_BY_NEWER)
+        self._newer_key = None
+        return entry
 
     async def _claim(self) -> None:
-        """Claim the asset, and show that this process is alive: the last one to claim it watches
-        it.
+        """Claim the asset, and show that this process is alive.
+
+        The last one to claim it watches it.
         """
         status = {**self._status, "backlog": len(self.tracker.pending)}
         await self._store.aset(OWNER, [self._owner, self._clock(), status])
@@ -301,51 +406,73 @@ class Watcher:
         if owner is None or owner[0] != self._owner:
             raise SupersededError
 
-    async def _check(self) -> None:
-        """Measure, and make sure that the watcher is to go on."""
+    def _measure(self) -> None:
         self._metrics.gauge("watcher.poll_age", self._clock() - self._polled_at)
-        self._metrics.gauge("watcher.poll_interval", self.watch["poll_interval"])
+        self._metrics.gauge("watcher.poll_interval", self.config.poll_interval)
         self._metrics.gauge("watcher.failures", self._failures)
         self._metrics.gauge("watcher.backlog", len(self.tracker.pending))
+
+    async def _check(self) -> None:
+        """Make sure that the watcher is to go on."""
         try:
-            if await self._store.aget(CONFIGURATION) not in (None, self.watch):
+            announced = await self._store.aget(CONFIGURATION)
+            if announced is not None and self._is_replaced_by(announced):
                 raise ReplacedError
             await self._check_claim()
             await self._claim()
-            reset = await self._store.aget(self._prefix + RESET)
+            reset = await self._read(RESET)
             if reset and reset["id"] != self._reset:
                 raise ReplacedError
         except Exception:
-            logger.exception("The state of the asset '%s' could not be read", self._name)
+            logger.exception(
+                "The state of the asset '%s' could not be read", self.config.asset_name
+            )
+
+    def _is_replaced_by(self, announced: Mapping[str, Any]) -> bool:
+        if format_of(announced) > FORMAT:
+            return True
+        return WatcherConfig.from_json(announced) != self.config
 
     async def _save(self) -> None:
         """Store what was emitted; if that fails, a later call does."""
         try:
             await self._check_claim()
-            for key, entry in self.tracker.to_store(self.feed.time()):
+            for key, entry in self.tracker.prepare_save(self.feed.time()):
                 if key == WATERMARK:
-                    days = dict(sorted(self._days.items())[-DAYS:])
-                    entry = {**entry, "reset": self._reset, "days": days}
+                    entry = {**entry, "reset": self._reset, "days": self._last_days()}
                 await self._store.aset(self._prefix + key, entry)
         except Exception:
-            logger.exception("The watermark of the asset '%s' could not be stored yet", self._name)
-            self._save_at = float("-inf")
+            logger.exception(
+                "The watermark of the asset '%s' could not be stored yet", self.config.asset_name
+            )
+            self._save_at = NEVER
             await asyncio.sleep(CHECK_EVERY)
             return
-        self.tracker.stored()
-        self._save_at = self._clock() + reconcile_every(self.watch)
+        self.tracker.finish_save()
+        self._save_at = self._clock() + self.config.reconcile_every()
         if not self._has_begun:
-            self._has_begun, self.due = True, self._clock()
+            self._has_begun = True
+            self.feed.catch_up_now(self)
+
+    def _last_days(self) -> dict[str, int]:
+        days = sorted(self._emitted_by_day.items())
+        return dict(days[-DAYS:])
 
 
 async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Attempt something until it succeeds; what fails is logged."""
     while True:
         try:
             return await attempt()
         except FsmError as error:  # of the connection, or of the database that it names
-            given = asset_name, str(error)
+            text = str(error)
             warn_once(
-                logger, given, "The asset '%s' is not watched: %s", *given, level=logging.ERROR
+                logger,
+                (asset_name, text),
+                "The asset '%s' is not watched: %s",
+                asset_name,
+                text,
+                level=logging.ERROR,
             )
         except Exception:
             logger.exception(
@@ -354,5 +481,10 @@ async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]])
         await asyncio.sleep(CHECK_EVERY)
 
 
+def _says_where_it_is(stored: Mapping[str, Any]) -> bool:
+    return stored.get("floor") is not None or stored.get("watermark") is not None
+
+
 def prefix_for(service: str) -> str:
+    """Return the beginning of the keys under which an asset's state of a service is stored."""
     return f"fsm_forms/{digest_for(service, 12)}/"

@@ -1,4 +1,10 @@
-"""Base class of the sensors: poll failures that are tolerated, and what a timeout says."""
+"""Base class of the sensors: poll failures that are tolerated, and what a timeout says.
+
+Airflow calls ``execute`` in the process of the task: once in poke mode, once after each pause in
+reschedule mode; a deferrable sensor calls it as Airflow resumes it. It calls ``begin``, and lets
+Airflow's own sensor call ``poke``, in poke mode until the wait is over. Each ``poke`` calls
+``poll``, and if that does not end the wait, ``defer_if_wanted``.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +45,13 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
 
     def __init__(self, *, failure_tolerance: timedelta | float = 600.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._began = self._deadline = 0.0
+        self._has_begun = False
+        self._began = 0.0  # when the wait began, and when it ends: seconds since 1970
+        self._deadline = 0.0
         self._failing_since: float | None = None
         self._missing: dict[str, Any] = {"text": "no poll has succeeded"}
-        self._problem = self._hint = ""
+        self._problem = ""  # what a timeout says of the last poll
+        self._hint = ""  # what a timeout says besides
         with bad_arguments_refused():
             parse_seconds("poke_interval", self.poke_interval, 1)
             self.failure_tolerance: float = parse_seconds("failure_tolerance", failure_tolerance)
@@ -61,24 +70,35 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         with permanent_errors_fail_the_task():
             target = self.begin(context)
-        if not self._began:
-            first = first_poll_of(context) if self.reschedule else None
-            self._began = time.time() if first is None else first.timestamp()
-            self._deadline = self._began + self.timeout
-            if first is None:
-                until = datetime.fromtimestamp(self._deadline, UTC).isoformat(timespec="seconds")
-                text = "Waiting for %s; polling every %g s until %s"
-                self.log.info(text, target, self.poke_interval, until)
+        if not self._has_begun:
+            self._begin_waiting(target, context)
         try:
             return unwrap(BaseSensorOperator.execute)(self, context)
         except (AirflowSensorTimeout, AirflowSkipException) as error:
             if not str(error).startswith("Sensor has timed out"):
                 raise
-            parts = [f"waited for {target}", self._missing["text"], self._problem, self._hint]
-            text = "; ".join(filter(None, parts))
+            text = self._timeout_text(target)
             context["ti"].xcom_push(key="missing", value={**self._missing, "text": text})
             waited = timedelta(seconds=round(time.time() - self._began))
             raise type(error)(f"Sensor has timed out after {waited}: {text}") from None
+
+    def _begin_waiting(self, target: str, context: Context) -> None:
+        """Note, and log, until when it waits; in reschedule mode since its first poll."""
+        self._has_begun = True
+        first_poll = first_poll_of(context) if self.reschedule else None
+        if first_poll is not None:
+            self._began = first_poll.timestamp()
+            self._deadline = self._began + self.timeout
+            return
+        self._began = time.time()
+        self._deadline = self._began + self.timeout
+        until = datetime.fromtimestamp(self._deadline, UTC).isoformat(timespec="seconds")
+        text = "Waiting for %s; polling every %g s until %s"
+        self.log.info(text, target, self.poke_interval, until)
+
+    def _timeout_text(self, target: str) -> str:
+        parts = [f"waited for {target}", self._missing["text"], self._problem, self._hint]
+        return "; ".join(filter(None, parts))
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         pause = 0.0
@@ -86,21 +106,35 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             try:
                 polled = self.poll()
             except FsmError as error:
-                now = time.time()
-                self._failing_since = self._failing_since or now
                 self._problem = f"the last poll failed: {error}"
-                tolerance = self.failure_tolerance
-                if error.permanent or self.reschedule or now - self._failing_since >= tolerance:
+                if not self._is_tolerated(error):
                     raise
-                self.log.warning("Polling failed, and goes on for up to %g s: %s", tolerance, error)
-                asked = getattr(error, "retry_after", None) or 0.0
-                # Past the timeout, whose clock began a little later.
-                pause = min(asked - self.poke_interval, self._deadline - now + 1)
+                self.log.warning(
+                    "Polling failed, and goes on for up to %g s: %s", self.failure_tolerance, error
+                )
+                pause = self._pause_after(error)
             else:
-                self._failing_since, self._problem = None, ""
+                self._failing_since = None
+                self._problem = ""
                 if polled.is_done:
                     return polled
                 self.log.info("%s", self._missing["text"])
             self.defer_if_wanted()
-        time.sleep(max(pause, 0.0))
+        time.sleep(pause)
         return False
+
+    def _is_tolerated(self, error: FsmError) -> bool:
+        """Note that a poll has failed, and return whether the wait goes on."""
+        now = time.time()
+        if self._failing_since is None:
+            self._failing_since = now
+        if error.permanent or self.reschedule:
+            return False
+        return now - self._failing_since < self.failure_tolerance
+
+    def _pause_after(self, error: FsmError) -> float:
+        """Return the seconds that the service asks to wait beyond ``poke_interval``."""
+        retry_after = getattr(error, "retry_after", None) or 0.0
+        # Airflow's clock of the timeout began a little later.
+        until_timeout = self._deadline - time.time() + 1
+        return max(min(retry_after - self.poke_interval, until_timeout), 0.0)

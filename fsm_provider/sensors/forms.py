@@ -1,29 +1,47 @@
-"""Sensors that wait for completed forms."""
+"""Sensors that wait for completed forms.
+
+How a deferred one goes back and forth between worker and triggerer is told in
+``fsm_provider/polling/waits.py``.
+"""
 
 from __future__ import annotations
 
 import json
 import time
 from ast import literal_eval
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from inspect import unwrap
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import ALL_FILTERS, reference_to
-from fsm_provider.api.validation import parse_choice, parse_count, parse_identifier, parse_time
-from fsm_provider.operators.base import FormFilterArguments, bad_arguments_refused, is_literal
+from fsm_provider.api.forms import ALL_FILTERS, FormReference, reference_to
+from fsm_provider.api.validation import (
+    parse_choice,
+    parse_count,
+    parse_identifier,
+    parse_time,
+    pluralize,
+)
+from fsm_provider.operators.base import (
+    FormFilterArguments,
+    bad_arguments_refused,
+    is_literal,
+    permanent_errors_fail_the_task,
+)
 from fsm_provider.operators.forms import XCOM
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from fsm_provider.api.models import Form
+    from fsm_provider.polling.polls import Criteria, FormVersion
     from fsm_provider.polling.waits import WaitState
 
 NO_TRIGGERER = (
@@ -32,6 +50,8 @@ NO_TRIGGERER = (
 SINCE = "fsm_since"  # key of the task state store
 WORDS = {"property_id": "of property", "job_id": "of job"}
 FILTERS = tuple(name for name in ALL_FILTERS if name != "created_since")
+MAX_NAMES = 5
+MAX_NAME_LENGTH = 80
 
 
 class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
@@ -115,74 +135,89 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                 parse_time("since", since)
 
     def begin(self, context: Context) -> str:
-        """Have the filters, and when forms are enough, for all polls of this process; describe
-        them.
-        """
-        from fsm_provider.polling.waits import Criteria, listed
+        """Fix for all polls of this process what is filtered and when forms are enough."""
+        from fsm_provider.polling.polls import Criteria
 
         wanted = self.form_filter()
-        minimum, names = (
-            parse_count("minimum_forms", self.minimum_forms),
-            tuple(wanted.form_names or ()),
-        )
-        found: dict[str, Any] = {}
-        created = place = None
-        for name, given in (("property", self.property), ("job", self.job)):
-            if given is not None:
-                found[f"{name}_id"], created, place = _identified(name, given)
+        minimum = parse_count("minimum_forms", self.minimum_forms)
+        names = tuple(wanted.form_names or ())
+        property = _identified("property", self.property)
+        job = _identified("job", self.job)
+        identifiers: dict[str, Any] = {}
+        if property.identifier is not None:
+            identifiers["property_id"] = property.identifier
+        if job.identifier is not None:
+            identifiers["job_id"] = job.identifier
         if self._before is None:
-            self.since = self._first_since(created, context)
-        self._wanted = replace(wanted, form_names=None, created_since=self.since, **found)
+            self.since = self._first_since(job.created, context)
+        self._wanted = replace(wanted, form_names=None, created_since=self.since, **identifiers)
         self._criteria = Criteria(minimum, names)
-        known = self._before and self._before.known
-        self._missing = self._criteria.missing(dict(known or ()))
-        if known is None:
-            self._missing["text"] = "no poll has succeeded"
-        forms = "a form" if minimum == 1 else f"{minimum} forms"
-        if names:
-            forms = listed(names) if minimum <= len(names) else f"{forms} named {listed(names)}"
-        shown: dict[str, Any] = {**self._wanted.as_dict()}
-        if place is not None:
-            shown = {"property_id": place} | shown
-        described = [
-            f"{WORDS.get(name, name.replace('_', ' '))} {value}" for name, value in shown.items()
-        ]
-        return ", ".join([forms, *described])
+        self._missing = self._missing_before_any_poll()
+        filters: dict[str, Any] = {**self._wanted.as_dict()}
+        if job.property_id is not None:
+            filters = {"property_id": job.property_id, **filters}
+        return _described(minimum, names, filters)
+
+    def _missing_before_any_poll(self) -> dict[str, Any]:
+        if self._before is not None and self._before.known is not None:
+            return missing_forms(self._criteria, dict(self._before.known))
+        missing = missing_forms(self._criteria, {})
+        missing["text"] = "no poll has succeeded"
+        return missing
 
     def poll(self) -> PokeReturnValue:
-        from fsm_provider.api.models import Form
         from fsm_provider.polling.polls import list_once
-        from fsm_provider.polling.waits import WaitState
 
         client = self.hook.client
         if self._before is None and self.deferrable:
-            self._before = WaitState(
-                client.settings.service, self._began, self._deadline, self.since
-            )
-        as_reference = Form.as_json if self.xcom == "full" else reference_to
-        listing = list_once(client, self._wanted, self.query_params, as_reference)
-        forms = {form.id: form for form in listing.forms}
-        found = {one: form.name for one, form in forms.items() if self._criteria.counts(form.name)}
-        if self._criteria.are_met(found):
-            result = list(found) if self.xcom == "ids" else [forms[one].reference for one in found]
+            self._before = self._first_state(client.settings.service)
+        listing = list_once(client, self._wanted, self.query_params, self._reference_for)
+        forms = {form.id: form for form in listing.forms}  # one may be on two pages
+        counted: dict[int, str] = {}
+        others: list[str] = []
+        for form in forms.values():
+            if self._criteria.counts(form.name):
+                counted[form.id] = form.name
+            else:
+                others.append(form.name)
+        if self._criteria.are_met(counted):
+            result = self._result([forms[identifier] for identifier in counted])
             return PokeReturnValue(is_done=True, xcom_value=result)
-        is_narrow = self._wanted.property_id is not None or self._wanted.job_id is not None
-        others = [form.name for one, form in forms.items() if one not in found]
-        self._missing = self._criteria.missing(found, others if is_narrow else ())
+        is_whole_account = self._wanted.property_id is None and self._wanted.job_id is None
+        if is_whole_account:
+            others = []
+        self._missing = missing_forms(self._criteria, counted, others)
         if self._before is not None:
-            self._before = self._before.after(listing.service, found, listing.started)
+            self._before = self._before.after_poll(listing.service, counted, listing.started)
         return PokeReturnValue(is_done=False)
+
+    def _reference_for(self, form: Form) -> FormReference:
+        return form.as_json() if self.xcom == "full" else reference_to(form)
+
+    def _result(self, forms: list[FormVersion]) -> list[Any]:
+        if self.xcom == "ids":
+            return [form.id for form in forms]
+        return [form.reference for form in forms]
+
+    def _first_state(self, service: str) -> WaitState:
+        from fsm_provider.polling.waits import WaitState
+
+        return WaitState(service, self._began, self._deadline, self.since)
 
     def defer_if_wanted(self) -> None:
         from fsm_provider.triggers.forms import MIN_DEFERRAL, TIMEOUT_GRACE, FsmFormTrigger
 
-        wait, now = self._before, time.time()
-        if wait is None or now >= wait.deadline:
+        state = self._before
+        now = time.time()
+        if state is None or now >= state.deadline:
             return
         if self._failing_since is not None:
-            wait = replace(
-                wait, futile_wakes=wait.futile_wakes + 1, failing_since=self._failing_since
+            state = replace(
+                state, futile_wakes=state.futile_wakes + 1, failing_since=self._failing_since
             )
+        # A timeout resumes the task just as another event does, so it must not come before
+        # MIN_DEFERRAL.
+        left = max(state.deadline - now, MIN_DEFERRAL)
         self.defer(
             trigger=FsmFormTrigger(
                 fsm_conn_id=self.fsm_conn_id,
@@ -192,43 +227,52 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                 query_params=self.query_params,
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
-                wait=asdict(wait),
+                wait=asdict(state),
             ),
             method_name="execute_complete",
-            # A timeout resumes the task just as another event does, so it must not come before
-            # MIN_DEFERRAL.
-            timeout=timedelta(seconds=max(wait.deadline - now, MIN_DEFERRAL) + TIMEOUT_GRACE),
+            timeout=timedelta(seconds=left + TIMEOUT_GRACE),
         )
 
     def resume_execution(
         self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
     ) -> Any:
         """Poll again after the trigger's event, as after any other poll."""
-        from fsm_provider.polling.waits import WaitState
-
+        arguments = next_kwargs or {}
+        is_timeout = "timeout" in str(arguments.get("error")).lower()
         if next_method == "execute_complete":
-            self._before = before = WaitState(**(next_kwargs or {})["event"]["wait"])
-            self._began, self._deadline = before.began, before.deadline
-            self._failing_since, self.since = before.failing_since, before.since
-        elif (
-            next_method == "__fail__" and "timeout" in str((next_kwargs or {}).get("error")).lower()
-        ):
+            event = arguments.get("event") or {}
+            self._go_on_from(event.get("wait", {}))
+        elif next_method == "__fail__" and is_timeout:
             # Airflow has ended the deferral: the trigger, if it runs, ends before.
             self._hint = NO_TRIGGERER
-            self._began, self._deadline = time.time() - self.timeout, time.time()
+            self._began = time.time() - self.timeout
+            self._deadline = time.time()
         else:
             return super().resume_execution(next_method, next_kwargs, context)
+        self._has_begun = True
         self.timeout: float = max(self._deadline - time.time(), 0.0)
-        return unwrap(FsmBaseSensor.execute)(
-            self, context
-        )  # Airflow lets only a task runner call execute
+        # Airflow lets only a task runner call execute.
+        return unwrap(FsmBaseSensor.execute)(self, context)
+
+    def _go_on_from(self, stored: Mapping[str, Any]) -> None:
+        from fsm_provider.polling.waits import WaitState
+
+        with permanent_errors_fail_the_task():
+            state = WaitState.from_json(stored, timeout=self.timeout)
+        self._before = state
+        self._began = state.began
+        self._deadline = state.deadline
+        self._failing_since = state.failing_since
+        self.since = state.since
 
     def _first_since(self, created: str | None, context: Context) -> str | None:
-        """Return the bound of the first poll: later attempts keep it, whatever the template gives
-        then.
+        """Return the bound of the first poll; ``created``: of the job, if its record shows it.
+
+        Later attempts keep the bound, whatever the template gives then.
         """
         since = self.since
-        if since is None and not self._given & {"since", "updated_since"}:
+        has_bound = bool(self._given & {"since", "updated_since"})
+        if since is None and not has_bound:
             # A run that an asset or a hand has triggered has no data interval.
             since = created or context.get("data_interval_start") or context["dag_run"].run_after
         if since is None:
@@ -236,38 +280,123 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         bound = parse_time("since", since)
         store: Any = context.get("task_state_store")  # None before Airflow 3.3
         if self.since is not None and store is not None:
-            bound = min(bound, parse_time("since", store.get(SINCE, bound.isoformat())))
+            stored = parse_time("since", store.get(SINCE, bound.isoformat()))
+            bound = min(bound, stored)
             store.set(SINCE, bound.isoformat())
         if bound > datetime.now(UTC):
             self.log.warning("since: %s is in the future; no form counts before", bound.isoformat())
         return bound.isoformat()
 
 
-def _identified(name: str, given: Any) -> tuple[Any, str | None, str | None]:
-    """Return the identifier in what ``job`` or ``property`` is given; when the job was created, and
-    where.
+class Identified(NamedTuple):
+    """What ``job`` or ``property`` is given: its identifier, and what the record of a job shows.
+
+    :ivar created: when the job was created, ISO 8601.
+    :ivar property_id: the property that the job is on.
     """
-    if isinstance(given, str) and given.lstrip().startswith("{"):
-        for parse in (json.loads, literal_eval):
-            with suppress(ValueError, SyntaxError, RecursionError):
-                given = parse(given)
-                break
-    if hasattr(given, "__iter__") and not isinstance(given, str | Mapping):  # Airflow's is no list
+
+    identifier: Any = None
+    created: str | None = None
+    property_id: str | None = None
+
+
+def _identified(name: str, value: Any) -> Identified:
+    value = _parsed_record(value)
+    is_single = isinstance(value, str | Mapping)
+    if hasattr(value, "__iter__") and not is_single:  # Airflow's is no list
         raise FsmInputError(
             f"{name}: is a list: each map index of a mapped task gives one. Use "
             f".expand({name}=...), or map a task group"
         )
-    if not isinstance(given, Mapping):
-        return given, None, None
-    key = f"{name}ID" if f"{name}ID" in given else "id"
-    if given.get(key) is None:
+    if not isinstance(value, Mapping):
+        return Identified(value)
+    key = f"{name}ID" if f"{name}ID" in value else "id"
+    if value.get(key) is None:
         raise FsmInputError(f"{name}: is a record without {name}ID and id")
-    created = place = None
-    if name == "job":
+    if name != "job":
+        return Identified(value[key])
+    created: str | None = None
+    property_id: str | None = None
+    with suppress(FsmInputError):
+        property_id = str(parse_identifier("property", value.get("propertyID")))
+    if key == "id":  # a record with a jobID, such as a form, has times of its own
         with suppress(FsmInputError):
-            place = str(parse_identifier("property", given.get("propertyID")))
-        with suppress(FsmInputError):
-            created = parse_time(
-                "since", given.get("createdOnDateTime") if key == "id" else None
-            ).isoformat()
-    return given[key], created, place
+            created = parse_time("since", value.get("createdOnDateTime")).isoformat()
+    return Identified(value[key], created, property_id)
+
+
+def _parsed_record(value: Any) -> Any:
+    """Return the record that a template has rendered as JSON or Python; others as they are."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        for parse in (json.loads, literal_eval):
+            with suppress(ValueError, SyntaxError, RecursionError):
+                return parse(value)
+    return value
+
+
+def _described(minimum: int, names: Collection[str], filters: Mapping[str, Any]) -> str:
+    """Return what a sensor waits for, in words."""
+    parts = [_described_forms(minimum, names)]
+    for name, value in filters.items():
+        words = WORDS.get(name, name.replace("_", " "))
+        parts.append(f"{words} {value}")
+    return ", ".join(parts)
+
+
+def _described_forms(minimum: int, names: Collection[str]) -> str:
+    if names and minimum <= len(names):
+        return listed(names)
+    forms = "a form" if minimum == 1 else f"{minimum} forms"
+    return f"{forms} named {listed(names)}" if names else forms
+
+
+def missing_forms(
+    criteria: Criteria, names_by_id: Mapping[int, str], others: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the XCom of a timeout.
+
+    :param names_by_id: the forms that count.
+    :param others: the names of the other forms that the listing has shown.
+    """
+    wanted = list(dict.fromkeys(criteria.form_names))
+    present = list(names_by_id.values())
+    missing = [name for name in wanted if name not in present]
+    needed = max(criteria.minimum_forms, len(wanted))
+    text = f"{len(present)} of {pluralize(needed, 'form')}"
+    if missing:
+        text += f": {listed(missing)} {_is_or_are(missing)} missing"
+    if present and wanted:
+        text += f"; there {_is_or_are(present)} {_counted(present)}"
+    if others:
+        text += f"; {pluralize(len(others), 'other form')} since then: {_counted(others)}"
+    return {"text": text, "form_names": missing, "found": list(names_by_id)}
+
+
+def listed(names: Collection[str]) -> str:
+    shown = ", ".join(name[:MAX_NAME_LENGTH] for name in list(names)[:MAX_NAMES])
+    if len(names) <= MAX_NAMES:
+        return shown
+    return f"{shown} and {len(names) - MAX_NAMES} more"
+
+
+def _is_or_are(names: Collection[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _counted(names: Iterable[str]) -> str:
+    """List names, the most frequent first and with their numbers."""
+    counts = Counter(map(_printable, names))
+    texts: list[str] = []
+    for name in sorted(counts, key=lambda name: (-counts[name], name)):
+        number = counts[name]
+        texts.append(name if number == 1 else f"{name} ({number})")
+    return listed(texts)
+
+
+def _printable(name: str) -> str:
+    """Return a name, as Python writes it if it cannot be printed as it is."""
+    if not name:
+        return "(no name)"
+    if not name.isprintable():
+        return repr(name)
+    return name

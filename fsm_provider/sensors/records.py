@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,10 +21,10 @@ MAX_SHOWN_FIELDS = 10
 
 def _parse_query(name: str, value: Any) -> dict[str, Any]:
     query = parse_params(name, value)
-    for parameter, found in query.items():  # without one, too many records would count
-        if found is None or found in NOTHING:
+    for parameter, text in query.items():  # without one, too many records would count
+        if text is None or text in NOTHING:
             raise FsmInputError(
-                f"query_params: {parameter} is {found}: its template has found nothing"
+                f"query_params: {parameter} is {text}: its template has found nothing"
             )
     return query
 
@@ -105,21 +105,24 @@ class FsmRecordSensor(FsmBaseSensor):
         return f"{records} of {self.path} that {name} accepts"
 
     def poll(self) -> PokeReturnValue:
-        minimum, names = self._options["minimum_records"], self._options["fields"]
-        if self.single:
-            records = iter([self.hook.request("GET", self.path, self._options["query_params"])])
-        else:
-            records = self.hook.paginate(self.path, self._options["query_params"])
+        minimum = self._options["minimum_records"]
+        names = self._options["fields"]
         latest: dict[str, dict[str, Any] | None] = {}  # a record may have moved to a later page
-        for index, record in enumerate(records):
+        for index, record in enumerate(self._records()):
             key = self._identifier(record, names[0], index)
-            latest[key] = (
-                {name: record.get(name) for name in names} if self.predicate(record) else None
-            )
-        found = [one for one in latest.values() if one is not None]
-        text = f"{len(found)} of {pluralize(minimum, 'record')}, of {len(latest)} at {self.path}"
-        self._missing = {"text": text, "found": found}
-        return PokeReturnValue(is_done=len(found) >= minimum, xcom_value=found)
+            latest[key] = None
+            if self.predicate(record):
+                latest[key] = {name: record.get(name) for name in names}
+        accepted = [fields for fields in latest.values() if fields is not None]
+        text = f"{len(accepted)} of {pluralize(minimum, 'record')}, of {len(latest)} at {self.path}"
+        self._missing = {"text": text, "found": accepted}
+        return PokeReturnValue(is_done=len(accepted) >= minimum, xcom_value=accepted)
+
+    def _records(self) -> Iterable[Any]:
+        params = self._options["query_params"]
+        if self.single:
+            return [self.hook.request("GET", self.path, params)]
+        return self.hook.paginate(self.path, params)
 
     def _identifier(self, record: Any, field: str, index: int) -> str:
         """Return what identifies a record, as text: the service has numbers as text, too."""
@@ -127,15 +130,17 @@ class FsmRecordSensor(FsmBaseSensor):
         if not isinstance(record, dict):
             raise FsmResponseError(f"{where} is no record but {type(record).__name__}")
         identifier = record.get(field)
-        if (
-            isinstance(identifier, bool)
-            or not isinstance(identifier, int | str)
-            or identifier == ""
-        ):
-            hint = ". If this is a listing, leave out single=True" if self.single else ""
-            raise FsmInputError(
-                f"fields: {where} has no integer or text as {field!r}: let the first of fields be "
-                "one that identifies each record; it has "
-                f"{', '.join(list(record)[:MAX_SHOWN_FIELDS]) or 'none'}{hint}"
-            )
-        return str(identifier)
+        if _identifies(identifier):
+            return str(identifier)
+        shown = ", ".join(list(record)[:MAX_SHOWN_FIELDS]) or "none"
+        hint = ". If this is a listing, leave out single=True" if self.single else ""
+        raise FsmInputError(
+            f"fields: {where} has no integer or text as {field!r}: let the first of fields be "
+            f"one that identifies each record; it has {shown}{hint}"
+        )
+
+
+def _identifies(value: Any) -> bool:
+    if isinstance(value, bool) or value == "":
+        return False
+    return isinstance(value, int | str)

@@ -11,7 +11,6 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import delete, event, select
@@ -19,16 +18,9 @@ from sqlalchemy.orm import Session
 
 from fsm_provider.api.forms import FormFilter
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.polling.polls import Form, list_once, time_of
-from fsm_provider.polling.tracker import (
-    NewForms,
-    Watch,
-    bases_of,
-    event_for,
-    first_floor,
-    is_wanted,
-    question_from,
-)
+from fsm_provider.polling.polls import BEGINNING, FormVersion, bound_at, list_once
+from fsm_provider.polling.tracker import FormTracker
+from fsm_provider.polling.watcher_config import WatcherConfig
 from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 
 if TYPE_CHECKING:
@@ -75,14 +67,14 @@ class FormRuns:
         """
         condition = getattr(dag.timetable, "asset_condition", None)
         assets = {asset.name: asset for asset in _assets_in(condition)}
-        watches = {name: watch for name, asset in assets.items() if (watch := _watch_of(asset))}
-        if not watches:
+        configs = {name: config for name, asset in assets.items() if (config := _config_of(asset))}
+        if not configs:
             raise ValueError(
                 f"The DAG '{dag.dag_id}' has no asset of completed_forms in its schedule, so no "
                 f"form starts it. Its assets: {', '.join(assets) or 'none'}"
             )
         extras = dict(other_events or {})
-        others = assets.keys() - watches.keys()
+        others = assets.keys() - configs.keys()
         if unknown := extras.keys() - others:
             raise ValueError(
                 f"other_events: {', '.join(sorted(unknown))}: the DAG '{dag.dag_id}' has no other "
@@ -93,11 +85,11 @@ class FormRuns:
             for name in sorted(others - extras.keys())
         ]
         polled = []
-        for name, watch in watches.items():
-            watcher = self._watchers.setdefault((dag.dag_id, name), FormWatcher(watch))
+        for name, config in configs.items():
+            watcher = self._watchers.setdefault((dag.dag_id, name), FormWatcher(config))
             if forms := watcher.poll():
                 polled.append(watcher)
-                extras[name] = {"from_trigger": True, "payload": event_for(watch, forms)}
+                extras[name] = {"from_trigger": True, "payload": config.event_with(forms)}
             else:
                 missing.append(watcher.why_none())
         if not polled or not _is_met(condition, extras.keys()):
@@ -124,48 +116,50 @@ class FormRuns:
 class FormWatcher:
     """Polls for the forms of an asset that are new to one DAG.
 
-    :param watch: the configuration of the asset's watcher.
+    :param config: the configuration of the asset's watcher.
     """
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._tracker = NewForms(partial(is_wanted, watch))
-        self._tracker.begin(first_floor(watch) or 0.0)  # "now" is the beginning of the test
-        self._listed: list[Form] = []
+    def __init__(self, config: WatcherConfig) -> None:
+        self._config = config
+        self._tracker = FormTracker(config.selection())
+        self._tracker.begin(config.first_floor() or BEGINNING)  # "now": the beginning of the test
+        self._listed: list[FormVersion] = []
 
     def poll(self) -> list[FormReference]:
         """Poll once, and return the forms of the next event.
 
         :raises FsmError: if the service cannot be read.
         """
-        filters: Any = self._watch["filters"]
-        since = time_of(self._tracker.floor or None)
+        filters: Any = self._config.filters
+        since = bound_at(self._tracker.floor or BEGINNING)
         self._listed = []
-        with closing(FsmHook(self._watch["fsm_conn_id"]).client) as client:
-            for base in bases_of(self._watch):
+        with closing(FsmHook(self._config.fsm_conn_id).client) as client:
+            for query in self._config.selection().queries_by_place():
                 wanted = FormFilter(
-                    **filters, property_id=base.property_id, job_id=base.job_id, updated_since=since
+                    **filters,
+                    property_id=query.property_id,
+                    job_id=query.job_id,
+                    updated_since=since,
                 )
-                listing = list_once(client, wanted, self._watch["query_params"])
+                listing = list_once(client, wanted, self._config.query_params)
                 self._listed += listing.forms
                 self._tracker.ingest(listing.forms, listing.started)
-        return [
-            form.reference for form in self._tracker.next_event(self._watch["max_forms_per_event"])
-        ]
+        forms = self._tracker.take_event(self._config.max_forms_per_event)
+        return [form.reference for form in forms]
 
     def why_none(self) -> str:
         """Return a message about the last poll, which found no new form."""
-        asked = {name: value for name, value in question_from(self._watch).items() if value}
+        asked = {name: value for name, value in self._config.question().items() if value}
         named = [f"{one.id} '{one.reference['formName']}'" for one in self._listed[:MAX_NAMED]]
         more = ["..."] if len(self._listed) > MAX_NAMED else []
         return (
-            f"the asset '{self._watch['asset_name']}' has no new form. It asks for {asked}; "
+            f"the asset '{self._config.asset_name}' has no new form. It asks for {asked}; "
             f"listed: {', '.join(named + more) or 'none'}"
         )
 
     def record(self) -> None:
         """Record that the forms of the last poll have started a run."""
-        self._tracker.confirm(time.time())
+        self._tracker.confirm_event(time.time())
 
 
 def _assets_in(condition: Any) -> Iterator[Any]:
@@ -187,7 +181,7 @@ def _is_met(condition: Any, names: Collection[str]) -> bool:
     )
 
 
-def _watch_of(asset: Any) -> Watch | None:
+def _config_of(asset: Any) -> WatcherConfig | None:
     """Return the configuration of an asset's watcher, None if it is no asset of completed forms."""
     for watcher in asset.watchers:
         trigger = watcher.trigger
@@ -197,8 +191,7 @@ def _watch_of(asset: Any) -> Watch | None:
             else trigger.serialize()
         )
         if classpath == CONFIGURATION:
-            watch: Watch = json.loads(arguments["watch"])
-            return watch
+            return WatcherConfig.from_json(json.loads(arguments["watch"]))
     return None
 
 

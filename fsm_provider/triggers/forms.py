@@ -17,6 +17,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
     from fsm_provider.api.forms import FormFilters
+    from fsm_provider.polling.polls import FormSelection
     from fsm_provider.polling.waits import Wait, WaitState
     from fsm_provider.polling.watcher import AssetEvents
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
@@ -34,13 +35,27 @@ TIMEOUT_GRACE = 60.0
 """Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running.
 """
 MAX_RESTART_DELAY = 30.0
-"""Seconds after an event in which a restart confirms it; a later one may be another's, with a
-reused ID.
+"""Seconds after an event in which a restart confirms it.
+
+A later one may be another's, with a reused ID.
 """
 Key = tuple[int | None, str]
-Kept = tuple["AssetEvents", AsyncGenerator[dict[str, Any]], "asyncio.Task[None]"]
-_kept: dict[Key, Kept] = {}
-"""Of each trigger that has ended with an event: its events, and the task that closes them."""
+"""A trigger's ID, and the name of its asset."""
+
+
+@dataclass(frozen=True)
+class EndedRun:
+    """What a trigger that has ended with an event leaves to its next run.
+
+    :ivar closing: the task that closes the events if the next run is late.
+    """
+
+    asset: AssetEvents
+    events: AsyncGenerator[dict[str, Any]]
+    closing: asyncio.Task[None]
+
+
+_ended: dict[Key, EndedRun] = {}
 
 
 class DataclassTrigger:
@@ -56,11 +71,13 @@ class DataclassTrigger:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FsmFormTrigger(DataclassTrigger, BaseTrigger):
-    """Wait until it is worth another poll on the worker, which decides; fire once, with ``{"wait":
-    {...}}``.
+    """Wait until it is worth another poll on the worker, which decides.
+
+    It fires once, with ``{"wait": {...}}``.
 
     :param filters: as returned by :meth:`fsm_provider.api.forms.FormFilter.as_dict`.
-    :param wait: a :class:`fsm_provider.polling.waits.WaitState` as JSON values.
+    :param wait: a :class:`fsm_provider.polling.waits.WaitState` as JSON values. What a later
+        version adds goes into it, as it has a format: an older triggerer takes no new argument.
 
     The others are those of :class:`fsm_provider.sensors.forms.FsmFormSensor`; times are in seconds.
     """
@@ -75,51 +92,77 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
     wait: dict[str, Any]
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        from fsm_provider.polling.feed import joined
-        from fsm_provider.polling.polls import Source
-        from fsm_provider.polling.waits import WaitState
+        from fsm_provider.polling.feed import subscribe
+        from fsm_provider.polling.formats import format_of
+        from fsm_provider.polling.lister import Source
+        from fsm_provider.polling.waits import FORMAT, WaitState
 
-        deferral, clock = WaitState(**self.wait), asyncio.get_running_loop().time
         # dag.test() gives no identifier, and has no scheduler.
         shortest = 0.0 if self.trigger_id is None else MIN_DEFERRAL
-        began, left = clock(), max(deferral.deadline - time.time(), shortest)
-        rest = min(max(deferral.rest(self.poll_interval), shortest), left)
-        wait, asked = self._wait(deferral), (self.filters, self.query_params, self.poll_interval)
-        timer = asyncio.get_running_loop().call_later(left, wait.wake)
+        if format_of(self.wait) > FORMAT:
+            # A worker of that version goes on from it; one of this version says what to do.
+            await asyncio.sleep(max(self.poll_interval, shortest))
+            yield TriggerEvent({"wait": self.wait})
+            return
+        state = WaitState.from_json(self.wait, timeout=self.poll_interval)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        left = max(state.deadline - time.time(), shortest)
+        rest = min(max(state.rest(self.poll_interval), shortest), left)
+        source = Source.from_arguments(
+            self.fsm_conn_id, state.service, self.filters, self.query_params, self.poll_interval
+        )
+        wait = self._wait_from(state)
+        timer = loop.call_later(left, wait.wake)
         try:
-            with joined(
-                Source.of(self.fsm_conn_id, deferral.service, *asked), wait, deferral.covered_since
-            ):
+            with subscribe(source, wait, state.covered_since):
                 await wait.woken
         finally:
             timer.cancel()
-        waited = clock() - began
+        waited = loop.time() - began
         await asyncio.sleep(rest - waited)
-        failing_since = deferral.failing_since
-        if wait.failed_for is not None:
-            since = time.time() - wait.failed_for
-            failing_since = min(since, failing_since or since)
-        elif waited > rest + self.poll_interval:  # polls have succeeded meanwhile
-            failing_since = None
+        has_polled = waited > rest + self.poll_interval
+        failing_since = _failing_since(state, wait, has_polled=has_polled)
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
 
-    def _wait(self, deferral: WaitState) -> Wait:
-        from fsm_provider.api.forms import FormFilter, seconds_of
-        from fsm_provider.polling.polls import Query
-        from fsm_provider.polling.waits import Criteria, Wait
+    def _wait_from(self, state: WaitState) -> Wait:
+        from fsm_provider.polling.polls import Criteria
+        from fsm_provider.polling.waits import Wait
 
-        given: Any = self.filters
-        wanted = FormFilter(**given)
-        bounds = seconds_of(wanted.created_since), seconds_of(wanted.updated_since)
-        query = Query(given.get("property_id"), given.get("job_id"), *bounds)
-        criteria = Criteria(self.minimum_forms, tuple(self.form_names))
-        return Wait(query, criteria, self.failure_tolerance, dict(deferral.known or ()))
+        return Wait(
+            selection=self._selection(),
+            criteria=Criteria(self.minimum_forms, tuple(self.form_names)),
+            tolerance=self.failure_tolerance,
+            names_by_id=dict(state.known or ()),
+        )
+
+    def _selection(self) -> FormSelection:
+        """Return those of the filters that a form's reference shows."""
+        from fsm_provider.api.forms import FormFilter, seconds_of
+        from fsm_provider.polling.polls import BEGINNING, FormSelection, Query
+
+        filters: dict[str, Any] = {**self.filters}
+        wanted = FormFilter(**filters)
+        query = Query(
+            property_id=filters.get("property_id"),
+            job_id=filters.get("job_id"),
+            created_since=seconds_of(wanted.created_since) or BEGINNING,
+            updated_since=seconds_of(wanted.updated_since) or BEGINNING,
+        )
+        return FormSelection.from_query(query, self.form_names)
+
+
+def _failing_since(state: WaitState, wait: Wait, *, has_polled: bool) -> float | None:
+    """Return since when polls fail, on the worker or here, by the time of the worker."""
+    if wait.failed_for is not None:
+        since = time.time() - wait.failed_for
+        return min(since, state.failing_since or since)
+    return None if has_polled else state.failing_since
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
-    """Emit newly completed forms as ``{"asset_name": ..., "question": {...}, "forms":
-    [...references...]}``.
+    """Emit newly completed forms: ``{"asset_name": ..., "question": {...}, "forms": [...]}``.
 
     What it held is stored with the asset once an event is in Airflow's database. Airflow 3.3
     confirms that to the trigger's stream. Before, the trigger ends after each event, and Airflow
@@ -137,8 +180,9 @@ class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
     fsm_conn_id: str
 
     def shared_stream_key(self) -> str:
-        """Return the key of a stream of its own: a trigger that replaces it does not get its
-        events.
+        """Return the key of a stream of its own.
+
+        A trigger that replaces it does not get its events.
         """
         return f"fsm form events {self.trigger_id} {self.asset_name}"
 
@@ -156,26 +200,29 @@ class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Emit one event, before Airflow 3.3."""
-        key = self.trigger_id, self.asset_name
-        if key in _kept:
-            asset, events, expiry = _kept.pop(key)
-            expiry.cancel()
-            asset.watcher.confirm()
-        else:
+        key = (self.trigger_id, self.asset_name)
+        ended = _ended.pop(key, None)
+        if ended is None:
             asset = _asset_events(self.asset_name, self.fsm_conn_id)
             events = asset.events()
+        else:
+            ended.closing.cancel()
+            asset = ended.asset
+            asset.watcher.confirm()
+            events = ended.events
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(aclosing(events))
             yield TriggerEvent(await anext(events))
             # The triggerer asks for more only after it has taken the event.
-            _kept[key] = asset, events, asyncio.create_task(_expire(key))
+            closing = asyncio.create_task(_close_later(key))
+            _ended[key] = EndedRun(asset, events, closing)
             stack.pop_all()
 
 
-async def _expire(key: Key) -> None:
+async def _close_later(key: Key) -> None:
     await asyncio.sleep(MAX_RESTART_DELAY)
-    _, events, _ = _kept.pop(key)
-    await events.aclose()
+    ended = _ended.pop(key)
+    await ended.events.aclose()
 
 
 class FormEventProducer(SharedStreamProducer):
@@ -199,17 +246,21 @@ class FormEventProducer(SharedStreamProducer):
 class FsmFormConfigurationTrigger(DataclassTrigger, BaseEventTrigger):
     """Pass the configuration to the watcher of an asset; emits no event.
 
-    :param watch: a :class:`fsm_provider.polling.tracker.Watch` as JSON, which is the same at each
-        parsing, or Airflow would take it for a new trigger. Airflow 3.2 damages dictionaries among
-        the arguments.
+    :param watch: a :class:`fsm_provider.polling.watcher_config.WatcherConfig` as JSON, which is the
+        same at each parsing, or Airflow would take it for a new trigger. Airflow 3.2 damages
+        dictionaries among the arguments.
     """
 
     watch: str
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
-        watch = json.loads(self.watch)
-        await _asset_events(watch["asset_name"], watch["fsm_conn_id"]).configure(watch)
+        # It may be that of a newer version, which only the watcher refuses.
+        config = json.loads(self.watch)
+        asset = _asset_events(
+            config.get("asset_name", ""), config.get("fsm_conn_id", "fsm_default")
+        )
+        await asset.configure(config)
         await asyncio.Event().wait()
         yield TriggerEvent(None)
 

@@ -16,8 +16,8 @@ from airflow.models import Connection
 
 from fsm_provider.hooks.connection import settings_from
 from fsm_provider.polling import feed, watcher
-from fsm_provider.polling.tracker import Watch
 from fsm_provider.polling.waits import Wait, WaitState
+from fsm_provider.polling.watcher_config import WatcherConfig
 from fsm_provider.triggers.forms import FsmFormTrigger
 from tests.benchmarks import triggerer
 from tests.benchmarks.case import BenchmarkError
@@ -43,9 +43,9 @@ async def stand_still(waits: int, forms: int) -> float:
             runner.add(number, _for_the_account(forms))
             await asyncio.sleep(0)
         ((polling,),) = (one.values() for one in feed._feeds.values())
-        members = [one for one in polling._members if isinstance(one, Wait)]
+        members = [one for one in polling._subscriptions if isinstance(one, Wait)]
         worst = 0.0
-        while min(len(one.found) for one in members) < forms:
+        while min(len(one.names_by_id) for one in members) < forms:
             worst = max(worst, (await triggerer.lags(1.0))[-1])
         runner.check(waits)
     return worst
@@ -89,7 +89,7 @@ async def restart(forms: int) -> dict[str, int]:
     watcher.SETTLES = watcher.EVENT_INTERVAL = 0.0
     store = _Store()
     await watcher.AssetEvents("bench", store).configure(
-        Watch(
+        WatcherConfig(
             asset_name="bench",
             fsm_conn_id="bench",
             filters={},
@@ -101,7 +101,7 @@ async def restart(forms: int) -> dict[str, int]:
             max_forms_per_event=1000,
             start_from="beginning",
             late_by=7 * 86_400.0,
-        )
+        ).as_json()
     )
     emitted = await _watch(store, forms)
     store.reads, rows = 0, len(store.rows)

@@ -1,6 +1,4 @@
-"""An asset of completed forms as a DAG file defines it, and the forms that a run takes from its
-events.
-"""
+"""An asset of completed forms in a DAG file, and the forms that a run takes from its events."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -12,11 +10,17 @@ from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureEx
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.assets import forms
 from fsm_provider.assets.forms import completed_forms, forms_from_events
-from fsm_provider.polling.tracker import question_from
+from fsm_provider.polling.watcher_config import WatcherConfig
 from fsm_provider.triggers.forms import FsmFormConfigurationTrigger
 from tests.capabilities import ASSETS
 
-AT = datetime(2026, 1, 31, 8, tzinfo=UTC)
+AT = datetime(
+    2026,
+    1,
+    31,
+    8,
+    tzinfo=UTC,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +37,10 @@ def kwargs_for(**arguments):
     return kwargs
 
 
-def test_an_asset_has_its_own_uri_and_a_watcher_whose_trigger_does_not_depend_on_its_configuration():
+def test_an_asset_has_its_uri_and_a_trigger_that_does_not_depend_on_its_configuration():
     ASSETS.require()
-    for given in ({}, {"poll_interval": 5}, {"property_id": 7, "start_from": "beginning"}):
-        asset = completed_forms("gas safety/records", fsm_conn_id="fsm_east", **given)
+    for arguments in ({}, {"poll_interval": 5}, {"property_id": 7, "start_from": "beginning"}):
+        asset = completed_forms("gas safety/records", fsm_conn_id="fsm_east", **arguments)
         watcher, configuration = asset.watchers
 
         assert asset.uri == "fsm://fsm_east/forms/gas%20safety%2Frecords"
@@ -50,7 +54,13 @@ def test_an_asset_has_its_own_uri_and_a_watcher_whose_trigger_does_not_depend_on
 
 def test_the_configuration_is_one_text_and_the_same_at_each_parsing():
     arguments = {
-        "start_from": datetime(2026, 1, 31, 8, tzinfo=UTC),
+        "start_from": datetime(
+            2026,
+            1,
+            31,
+            8,
+            tzinfo=UTC,
+        ),
         "late_by": timedelta(days=5),
         "property_id": 7,
         "form_names": ("Gas", "Sign-off"),
@@ -58,6 +68,7 @@ def test_the_configuration_is_one_text_and_the_same_at_each_parsing():
     }
     kwargs = kwargs_for(**arguments)
     watch = {
+        "format": 1,
         "asset_name": "records",
         "fsm_conn_id": "fsm_default",
         "filters": {},
@@ -108,7 +119,9 @@ def test_properties_and_jobs_may_be_lists_in_any_spelling(arguments, places):
         ({"property_id": []}, "property_id"),
         ({"property_id": [7, ""]}, "property_id"),
         ({"job_id": [7, None]}, "job_id"),
-        *(({"form_names": given}, "form_names") for given in ([""], [], "")),
+        ({"form_names": [""]}, "form_names"),
+        ({"form_names": []}, "form_names"),
+        ({"form_names": ""}, "form_names"),
         ({"name": "Gas \ud83d"}, "name"),
         ({"name": ""}, "name"),
         ({"fsm_conn_id": None}, "fsm_conn_id"),
@@ -124,10 +137,12 @@ def test_a_bad_argument_is_refused_when_the_dag_is_parsed(argument, field):
 def test_query_parameters_are_the_same_question_in_the_dag_and_in_an_event(caplog):
     ASSETS.require()
     asset = completed_forms("parameters", query_params={7: ("a", 1), "flag": True})
-    question = question_from(json.loads(asset.watchers[1].trigger.serialize()[1]["watch"]))
+    _, kwargs = asset.watchers[1].trigger.serialize()
+    question = WatcherConfig.from_json(json.loads(kwargs["watch"])).question()
     payload = {"asset_name": "parameters", "question": question, "forms": []}
 
-    forms_from_events({"asset": [SimpleNamespace(timestamp=AT, extra={"payload": payload})]})
+    polled = SimpleNamespace(timestamp=AT, extra={"payload": payload})
+    forms_from_events({"asset": [polled]})
 
     assert question["query_params"] == {"7": ["a", 1], "flag": True}
     assert caplog.messages == []
@@ -174,10 +189,10 @@ def event(*references, minute=0):
 
 def test_the_forms_of_all_events_each_version_once_in_the_order_of_the_events():
     later = reference(1, "2026-01-31T09:00:00Z")
-    events = {
-        "east": [event(reference(2), later, minute=2), event(reference(1), reference(2), minute=1)],
-        "west": [event(reference(3))],
-    }
+    first = event(reference(3))
+    second = event(reference(1), reference(2), minute=1)
+    third = event(reference(2), later, minute=2)
+    events = {"east": [third, second], "west": [first]}
 
     assert forms_from_events(events) == [reference(3), reference(1), reference(2), later]
 
@@ -188,37 +203,40 @@ def test_the_forms_of_all_events_each_version_once_in_the_order_of_the_events():
 )
 def test_the_same_time_written_otherwise_is_one_version_and_its_last_reference_counts(updated):
     moved = reference(1, updated, jobID=22)
-    events = {
-        "asset": [event(reference(1, jobID=21), reference(2), minute=1), event(moved, minute=2)]
-    }
+    first = event(reference(1, jobID=21), reference(2), minute=1)
+    second = event(moved, minute=2)
 
-    assert forms_from_events(events) == [moved, reference(2)]
+    assert forms_from_events({"asset": [first, second]}) == [moved, reference(2)]
 
 
 @pytest.mark.parametrize("updated", [None, "yesterday", ["2026"]])
 def test_without_a_readable_time_each_different_reference_of_a_form_is_kept(updated):
-    one, other = reference(1, updated, jobID=21), reference(1, updated, jobID=22)
-    events = {
-        "asset": [event(one, reference(2, updated), minute=1), event(dict(one), other, minute=2)]
-    }
+    before = reference(1, updated, jobID=21)
+    after = reference(1, updated, jobID=22)
+    another = reference(2, updated)
+    first = event(before, another, minute=1)
+    second = event(dict(before), after, minute=2)
 
-    assert forms_from_events(events) == [one, reference(2, updated), other]
+    assert forms_from_events({"asset": [first, second]}) == [before, another, after]
 
 
 def test_the_same_form_of_two_accounts_is_two_forms_and_each_names_its_connection():
-    one, other = event(reference(1)), event(reference(1))
-    for given, conn_id in ((one, "north"), (other, "south")):
-        given.extra["payload"] |= {"asset_name": conn_id, "question": {"fsm_conn_id": conn_id}}
+    events = {}
+    for conn_id in ("north", "south"):
+        events[conn_id] = [event(reference(1))]
+        payload = events[conn_id][0].extra["payload"]
+        payload["asset_name"] = conn_id
+        payload["question"] = {"fsm_conn_id": conn_id}
 
-    found = forms_from_events({"north": [one], "south": [other]})
+    forms = forms_from_events(events)
 
-    assert found == [reference(1, fsm_conn_id="north"), reference(1, fsm_conn_id="south")]
+    assert forms == [reference(1, fsm_conn_id="north"), reference(1, fsm_conn_id="south")]
 
 
 def test_an_event_of_an_asset_and_an_alias_counts_once_and_none_is_no_form():
-    one = event(reference(1))
+    emitted = event(reference(1))
 
-    assert forms_from_events({"asset": [one], "alias": [one]}) == [reference(1)]
+    assert forms_from_events({"asset": [emitted], "alias": [emitted]}) == [reference(1)]
     assert forms_from_events({}) == []
 
 
@@ -229,27 +247,24 @@ def test_an_event_of_an_asset_and_an_alias_counts_once_and_none_is_no_form():
         None,
         {"payload": None},
         {"payload": "x"},
-        *(
-            {"payload": payload}
-            for payload in (
-                {"forms": 3},
-                {"forms": [reference(2), "x"]},
-                {"question": "x", "forms": []},
-                {"question": {}, "forms": [], "asset_name": ["x"]},
-            )
-        ),
+        {"payload": {"forms": 3}},
+        {"payload": {"forms": [reference(2), "x"]}},
+        {"payload": {"question": "x", "forms": []}},
+        {"payload": {"question": {}, "forms": [], "asset_name": ["x"]}},
     ],
 )
 def test_events_of_other_assets_are_ignored(extra, caplog):
     other = SimpleNamespace(timestamp=AT, extra=extra)
 
-    assert forms_from_events({"a": [other], "b": [event(reference(1))]}) == [reference(1)]
+    events = {"a": [other], "b": [event(reference(1))]}
+
+    assert forms_from_events(events) == [reference(1)]
     assert caplog.messages == []
 
 
 def event_of(asset_name, property_id):
-    watch = json.loads(kwargs_for(property_id=property_id)["watch"])
-    payload = {"asset_name": asset_name, "question": question_from(watch), "forms": []}
+    config = WatcherConfig.from_json(json.loads(kwargs_for(property_id=property_id)["watch"]))
+    payload = {"asset_name": asset_name, "question": config.question(), "forms": []}
     return SimpleNamespace(timestamp=AT, extra={"payload": payload})
 
 

@@ -19,7 +19,7 @@ def triggerers(request, monkeypatch, service, connect, database_of_assets):
     if request.param == "acknowledged":
         SHARED_STREAMS.require()
     monkeypatch.setattr(triggers, "AIRFLOW_V_3_3_PLUS", request.param == "acknowledged")
-    monkeypatch.setattr(triggers, "_kept", {})
+    monkeypatch.setattr(triggers, "_ended", {})
     connect(service, max_retries=0)
     with supervised() as supervisor:
         running = Triggerers(request.param, service)

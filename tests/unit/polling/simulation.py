@@ -1,5 +1,6 @@
-"""Days of a service and an Airflow in virtual time, on the package's own feed, waits, tracker and
-watcher.
+"""Days of a service and an Airflow in virtual time, on the package's own feed, waits and watchers.
+
+All that is drawn comes from one generator of random numbers, in one order: a seed is a day.
 """
 
 import asyncio
@@ -8,28 +9,67 @@ import json
 import random
 from collections import Counter, defaultdict
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary
 
 from fsm_provider.api import errors
 from fsm_provider.polling import feed, watcher
-from fsm_provider.polling.feed import joined
-from fsm_provider.polling.polls import Form, Listing, Query, Source
-from fsm_provider.polling.tracker import WATERMARK, Watch, first_floor, is_wanted, reconcile_every
-from fsm_provider.polling.waits import Criteria, Wait, WaitState
+from fsm_provider.polling.feed import subscribe
+from fsm_provider.polling.lister import Source
+from fsm_provider.polling.polls import (
+    BEGINNING,
+    Criteria,
+    FormSelection,
+    FormVersion,
+    ListingResult,
+    Query,
+)
+from fsm_provider.polling.tracker import WATERMARK
+from fsm_provider.polling.waits import Wait, WaitState
 from fsm_provider.polling.watcher import AssetEvents
+from fsm_provider.polling.watcher_config import WatcherConfig
 
-HOUR, DAY = 3600.0, 86_400.0
+HOUR = 3600.0
+DAY = 86_400.0
 BASE = 1_000 * DAY
+"""The service's time when the event loop begins."""
+LENGTH = 20 * HOUR
 NAMES = ["Gas", "Boiler", "Service", "Risk"]
-ONE, TWO = "https://one", "https://two"
+JOBS = 12
+PROPERTIES = 6
+FIRST_URL = "https://one"
+SECOND_URL = "https://two"
+OTHERS_FROM = 100_000
+"""The forms of the second service have higher identifiers."""
+NEVER = float("inf")
 ERRORS = {
     "400": errors.FsmBadRequestError,
     "403": errors.FsmForbiddenError,
     "429": errors.FsmRateLimitedError,
     "500": errors.FsmServerError,
 }
+MODES = [
+    "plain",
+    "plain",
+    "lag",
+    "nulls",
+    "refused",
+    "blips",
+    "poison",
+    "live",
+    "totals",
+    "host",
+    "clock",
+    "slow",
+    "two",
+    "all-refused",
+    "strict",
+    "filter",
+    "filter",
+    "store",
+]
 process = ContextVar("process", default=None)
 """The triggerer that a task belongs to."""
 
@@ -51,101 +91,191 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return []
 
 
+def loop_time():
+    return asyncio.get_running_loop().time()
+
+
 def error(kind):
-    return ERRORS[kind[:3]](int(kind[:3]), "GET", "/forms", kind)
+    status = kind[:3]
+    return ERRORS[status](int(status), "GET", "/forms", kind)
+
+
+def is_of_account(query):
+    return query.property_id is None and query.job_id is None
+
+
+# --- the service ---
+
+
+class Visible:
+    """The forms that one database of a service shows, as time goes on.
+
+    :param log: when something is visible, of what id, and the form, None once it is gone.
+    """
+
+    def __init__(self, log):
+        self.log = log
+        self.played = 0  # entries of the log
+        self.by_id = {}
+        self.in_order = None
+
+    def at(self, time):
+        """Return the forms in the order of their times; time never goes back."""
+        while self.played < len(self.log) and self.log[self.played][0] <= time:
+            _, identifier, form = self.log[self.played]
+            self.played += 1
+            self.in_order = None
+            if form is None:
+                self.by_id.pop(identifier, None)
+            else:
+                self.by_id[identifier] = form
+        if self.in_order is None:
+            self.in_order = sorted(self.by_id.values(), key=by_age)
+        return self.in_order
+
+
+def by_age(form):
+    return form.time or 0.0, form.id
+
+
+@dataclass
+class Refusal:
+    """When listings of the whole account are refused, and how; ``429``: all listings."""
+
+    begins: float
+    ends: float
+    kind: str
+
+    def concerns(self, query, now, has_read_a_page):
+        if not self.begins <= now < self.ends:
+            return False
+        if self.kind == "429":
+            return True
+        if not is_of_account(query):
+            return False
+        return has_read_a_page or self.kind != "500 later"
+
+
+@dataclass
+class Poison:
+    """A form that cannot be listed, and when."""
+
+    form_id: int
+    begins: float
+    ends: float
+
+    def concerns(self, page, now):
+        is_now = self.begins <= now < self.ends
+        return is_now and any(form.id == self.form_id for form in page)
 
 
 class Service:
     """Forms that appear, change, move and go.
 
-    :ivar log: when something is visible, of what id, and the form, None once it is gone.
-    :ivar refuses: of listings of the whole account, when, and how.
-    :ivar poison: a form that cannot be listed, and when.
-    :ivar others: the log of another service, where the connection leads from ``moves_at`` on.
+    :ivar log: that of its forms, as :class:`Visible` has it.
+    :ivar others: that of another service, where the connection leads from ``moves_at`` on.
+    :ivar lag: seconds that its replica is late, which answers every second listing.
+    :ivar is_live: a listing that is read shows what happens meanwhile.
     """
 
-    def __init__(self, rng, **options):
-        self.rng, self.log, self.others = rng, [], []
-        self.latency, self.page, self.lag = 0.05, 100, 0.0
-        self.leaves_nulls_out = self.wrong_totals = self.is_live = False
-        self.refuses, self.poison, self.moves_at = [], None, float("inf")
-        self.slow_until = float("-inf")
-        self.listings, self.interval, self.clock_error = 0, 120.0, 0.0
-        vars(self).update(options)
+    def __init__(self, rng, page):
+        self.rng = rng
+        self.page = page
+        self.log = []
+        self.others = []
+        self.latency = 0.05
+        self.lag = 0.0
+        self.interval = 120.0
+        self.clock_error = 0.0
+        self.leaves_nulls_out = False
+        self.has_wrong_totals = False
+        self.is_live = False
+        self.refusals = []
+        self.poison = None
+        self.moves_at = NEVER
+        self.slow_until = -NEVER
 
     @property
     def url(self):
-        return ONE if self.now() < self.moves_at else TWO
+        return FIRST_URL if self.now() < self.moves_at else SECOND_URL
 
     def now(self):
-        return BASE + asyncio.get_running_loop().time()
+        return BASE + loop_time()
 
     def ready(self):
-        self._cursors = {
-            (url, which): [0, {}, None] for url in (ONE, TWO) for which in ("main", "replica")
-        }
-        for log in (self.log, self.others):
-            log.sort(key=lambda one: one[0])
+        self._databases = {}
+        for url, log in ((FIRST_URL, self.log), (SECOND_URL, self.others)):
+            log.sort(key=lambda entry: entry[0])
+            for name in ("main", "replica"):
+                self._databases[url, name] = Visible(log)
 
-    def state(self, at, which="main", url=None):
-        url = url or self.url
-        log, cursor = (self.log if url == ONE else self.others), self._cursors[url, which]
-        while cursor[0] < len(log) and log[cursor[0]][0] <= at:
-            _, identifier, form = log[cursor[0]]
-            cursor[0] += 1
-            cursor[2] = None
-            if form is None:
-                cursor[1].pop(identifier, None)
-            else:
-                cursor[1][identifier] = form
-        if cursor[2] is None:
-            cursor[2] = sorted(cursor[1].values(), key=lambda form: (form.time or 0.0, form.id))
-        return cursor[2]
+    def forms_at(self, at, database="main", url=None):
+        return self._databases[url or self.url, database].at(at)
 
     def shows(self, query, form):
-        hidden = self.leaves_nulls_out and query.updated_since is not None and form.updated is None
-        return query.matches(form) and not hidden
+        """Return whether it lists a form for a query."""
+        is_by_update = query.updated_since > BEGINNING
+        if self.leaves_nulls_out and is_by_update and form.updated is None:
+            return False
+        return FormSelection.from_query(query).matches(form)
 
     async def list_forms(self, query):
-        self.listings += 1
-        which = "replica" if self.lag and self.rng.random() < 0.5 else "main"
-        forms, started, rows, url = [], None, None, self.url
+        is_replica = self.lag and self.rng.random() < 0.5
+        url = self.url
+        forms = []
+        started = None
+        rows = None
         while True:
-            slow = 20.0 if self.now() < self.slow_until else 1.0
-            await asyncio.sleep(self.latency * slow * self.rng.uniform(0.5, 1.5))
+            await self._answer_slowly()
             now = self.now()
-            for begins, ends, kind in self.refuses:
-                is_common = query.property_id is None and query.job_id is None
-                if begins <= now < ends and (
-                    kind == "429" or (is_common and (kind != "500 later" or forms))
-                ):
-                    raise error(kind)
-            started = now if started is None else started
+            for refusal in self.refusals:
+                if refusal.concerns(query, now, has_read_a_page=bool(forms)):
+                    raise error(refusal.kind)
+            if started is None:
+                started = now
             if rows is None or self.is_live:
-                lag = self.lag if which == "replica" else 0.0
-                rows = [
-                    form for form in self.state(now - lag, which, url) if self.shows(query, form)
-                ]
+                if is_replica:
+                    shown = self.forms_at(now - self.lag, "replica", url)
+                else:
+                    shown = self.forms_at(now, "main", url)
+                rows = [form for form in shown if self.shows(query, form)]
             page = rows[len(forms) : len(forms) + self.page]
-            is_poisoned = self.poison and self.poison[1] <= now < self.poison[2]
-            if is_poisoned and any(form.id == self.poison[0] for form in page):
+            if self.poison is not None and self.poison.concerns(page, now):
                 raise error("500")
             forms += page
             if len(forms) >= len(rows) or not page:
-                return Listing(forms, started, len(rows) + 3 * self.wrong_totals, url)
+                total = len(rows)
+                if self.has_wrong_totals:
+                    total += 3
+                return ListingResult(forms, started, total, url)
+
+    async def _answer_slowly(self):
+        slow = 20.0 if self.now() < self.slow_until else 1.0
+        await asyncio.sleep(self.latency * slow * self.rng.uniform(0.5, 1.5))
+
+
+# --- Airflow ---
 
 
 class Store:
-    """What is stored with an asset: slow; what is begun as the triggerer is killed may be written
-    or not.
+    """What is stored with an asset, slowly.
+
+    What is begun as the triggerer is killed may be written or not.
 
     :ivar fails: when reads and writes fail.
+    :ivar floors: the first floor that was stored, of each service.
     """
 
     def __init__(self, rng, events):
-        self.rows, self.rng, self.events, self.fails = {}, rng, events, []
-        self.reads = self.writes = self.max_in_save = self.in_save = 0
-        self.floors, self.max_reads = {}, 0
+        self.rng = rng
+        self.events = events
+        self.rows = {}
+        self.fails = []
+        self.floors = {}
+        self.reads = 0
+        self.max_reads = 0
+        self.in_save = 0
+        self.max_in_save = 0
 
     async def aget(self, key):
         await self._pause()
@@ -157,163 +287,231 @@ class Store:
     async def aset(self, key, value):
         await self._pause()
         self.rows[key] = json.dumps(value)
-        self.writes += 1
         self.in_save += 1
         if key.endswith("/" + WATERMARK):
             prefix = key.removesuffix(WATERMARK)
             self.floors.setdefault(prefix, value["floor"])
-            stored = [json.loads(row) for one, row in self.rows.items() if one.startswith(prefix)]
-            for event in self.events:
-                if event.is_acked and event.recorded_at == float("inf"):
-                    keys = [(str(form.id), form.version) for form in event.forms]
-                    if all(
-                        any(version in dict(row.get(one, [])) for row in stored)
-                        for one, version in keys
-                    ):
-                        event.recorded_at = asyncio.get_running_loop().time()
+            self._note_recorded_events(prefix)
             self.max_in_save = max(self.max_in_save, self.in_save)
         await asyncio.sleep(0.001)
 
+    def _note_recorded_events(self, prefix):
+        keys = [key for key in self.rows if key.startswith(prefix)]
+        entries = [json.loads(self.rows[key]) for key in keys]
+        for event in self.events:
+            is_open = event.is_acked and event.recorded_at == NEVER
+            if is_open and all(is_recorded(form, entries) for form in event.forms):
+                event.recorded_at = loop_time()
+
     async def _pause(self):
         await asyncio.sleep(self.rng.uniform(0.005, 0.06))
-        now = asyncio.get_running_loop().time()
+        now = loop_time()
         if any(begins <= now < ends for begins, ends in self.fails):
             raise OSError("the store is away")
 
 
+def is_recorded(form, entries):
+    """Return whether one of the stored entries has this version of a form."""
+    for entry in entries:
+        versions = dict(entry.get(str(form.id), []))
+        if form.version in versions:
+            return True
+    return False
+
+
 class Event:
+    """What a watcher has emitted.
+
+    :ivar is_acked: Airflow has told the watcher that it is stored.
+    :ivar recorded_at: when the watcher had stored that.
+    """
+
     def __init__(self, forms, at):
-        self.forms, self.at, self.is_acked, self.recorded_at = forms, at, False, float("inf")
+        self.forms = forms
+        self.at = at
+        self.is_acked = False
+        self.recorded_at = NEVER
 
 
 class Asset:
     """A watcher's definition, its store and its events."""
 
-    def __init__(self, rng, name="asset", *, ack_lost=0.0, **watch):
-        self.watch = Watch(
+    def __init__(self, rng, name, **settings):
+        self.config = WatcherConfig(
             asset_name=name,
             fsm_conn_id="fsm",
-            filters={},
-            property_ids=[],
-            job_ids=[],
-            form_names=[],
-            query_params=None,
             poll_interval=120.0,
-            max_forms_per_event=100,
-            start_from="now",
             late_by=7 * DAY,
         )
-        self.watch |= watch
+        self.config = replace(self.config, **settings)
+        self.rng = rng
         self.events = []
-        self.rng, self.store, self.ack_lost = rng, Store(rng, self.events), ack_lost
+        self.store = Store(rng, self.events)
+        self.ack_lost = 0.0
         self.emitting = asyncio.Event()
 
     def wants(self, form):
-        return is_wanted(self.watch, form)
+        return self.config.selection().matches(form)
 
-    def stored(self, url, key=WATERMARK):
-        row = self.store.rows.get(watcher.prefix_for(url) + key)
+    def watermark(self, url):
+        row = self.store.rows.get(watcher.prefix_for(url) + WATERMARK)
         return json.loads(row) if row else None
 
-    def watching(self):
-        return AssetEvents(self.watch["asset_name"], self.store)
+    def first_possible(self):
+        """Return the earliest time of a form that it may emit."""
+        floor = self.config.first_floor()
+        return BASE if floor is None else floor
 
     async def announce(self):
-        await self.watching().configure(self.watch)
+        watching = AssetEvents(self.config.asset_name, self.store)
+        await watching.configure(self.config.as_json())
 
     async def run(self):
         announcing = asyncio.create_task(self.announce())
         while True:
-            running = self.watching()
-            async with contextlib.aclosing(running.events()) as events:
-                async for given in events:
-                    self.emitting.set()
-                    await asyncio.sleep(self.rng.uniform(0.2, 1.5))
-                    event = Event(
-                        [one["form"] for one in given["forms"]], asyncio.get_running_loop().time()
-                    )
-                    event.forms = [Form(*one) for one in event.forms]
-                    self.events.append(event)
-                    if self.rng.random() < self.ack_lost:
-                        await asyncio.sleep(30)
-                        break
-                    event.is_acked = True
-                    running.watcher.confirm()
+            watching = AssetEvents(self.config.asset_name, self.store)
+            async with contextlib.aclosing(watching.events()) as payloads:
+                await self._take_events(watching, payloads)
             await announcing
+
+    async def _take_events(self, watching, payloads):
+        """Store the events, until one is not acknowledged."""
+        async for payload in payloads:
+            self.emitting.set()
+            await asyncio.sleep(self.rng.uniform(0.2, 1.5))
+            forms = [FormVersion(*reference["form"]) for reference in payload["forms"]]
+            event = Event(forms, loop_time())
+            self.events.append(event)
+            if self.rng.random() < self.ack_lost:
+                await asyncio.sleep(30)
+                return
+            event.is_acked = True
+            watching.watcher.confirm()
+
+
+@dataclass
+class Trigger:
+    """A deferred sensor that Airflow has in its database.
+
+    :ivar done: done once the trigger has fired.
+    """
+
+    query: Query
+    criteria: Criteria
+    state: WaitState
+    ends: float
+    done: asyncio.Future
+
+    async def run(self, interval):
+        began = loop_time()
+        wait = Wait(
+            FormSelection.from_query(self.query, self.criteria.form_names),
+            self.criteria,
+            tolerance=1e9,
+            names_by_id=dict(self.state.known or ()),
+        )
+        source = Source("fsm", self.state.service, "{}", "{}", interval)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self.ends):
+                with subscribe(source, wait, self.state.covered_since):
+                    await wait.woken
+                rests_until = began + self.state.rest(interval)
+                await asyncio.sleep(rests_until - loop_time())
+        if not self.done.done():
+            self.done.set_result(None)
 
 
 class Triggerer:
     """A process: what it runs ends with it."""
 
     def __init__(self, world):
-        self.world, self.tasks, self.feeds = world, [], {}
-        token = process.set(self)
-        self.tasks += [asyncio.create_task(asset.run()) for asset in world.assets]
-        process.reset(token)
+        self.interval = world.service.interval
+        self.tasks = []
+        self.feeds = {}
+        for asset in world.assets:
+            self._create_task(asset.run())
         for trigger in list(world.triggers.values()):
-            self.start(*trigger)
+            self.start(trigger)
 
-    def start(self, query, criteria, deferral, ends, done):
-        async def run():
-            loop = asyncio.get_running_loop()
-            wait = Wait(query, criteria, 1e9, dict(deferral.known or ()))
-            source = Source("fsm", deferral.service, "{}", "{}", self.world.service.interval)
-            began = loop.time()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(ends):
-                    with joined(source, wait, deferral.covered_since):
-                        await wait.woken
-                    await asyncio.sleep(began + deferral.rest(source.interval) - loop.time())
-            if not done.done():
-                done.set_result(None)
-
-        token = process.set(self)
-        self.tasks.append(asyncio.create_task(run()))
-        process.reset(token)
+    def start(self, trigger):
+        self._create_task(trigger.run(self.interval))
 
     def kill(self):
         for task in self.tasks:
             task.cancel()
-        for one in self.feeds.values():
-            one._task.cancel()
+        for polling in self.feeds.values():
+            polling._task.cancel()
         self.feeds = {}
+
+    def _create_task(self, coroutine):
+        token = process.set(self)
+        self.tasks.append(asyncio.create_task(coroutine))
+        process.reset(token)
+
+
+@dataclass
+class Ended:
+    """How a sensor has ended; ``names_by_id``: None if it has timed out."""
+
+    query: Query
+    criteria: Criteria
+    began: float
+    at: float
+    names_by_id: dict | None
+    wakes: int
 
 
 class World:
-    """One Airflow and one service."""
+    """One Airflow and one service.
+
+    :ivar triggers: the deferred sensors, by the trigger's ID.
+    :ivar ends: how sensors have ended.
+    :ivar downs: when no triggerer ran.
+    """
 
     def __init__(self, service):
-        self.service, self.assets, self.triggers, self.ends, self.downs = service, [], {}, [], []
+        self.service = service
+        self.assets = []
+        self.triggers = {}
         self.triggerer = None
-        self._ids = 0
+        self.ends = []
+        self.downs = []
+        self._last_id = 0
 
     async def sensor(self, query, criteria, timeout, rng):
         """Wait as a deferred sensor does, and note when it ended, and with what."""
-        loop, wakes = asyncio.get_running_loop(), 0
-        joined_at, ends = loop.time(), loop.time() + timeout
-        deferral = WaitState(ONE, joined_at, ends)
+        began = loop_time()
+        ends = began + timeout
+        state = WaitState(FIRST_URL, began, ends)
+        wakes = 0
         while True:
-            is_last = loop.time() >= ends
+            is_last = loop_time() >= ends
             await asyncio.sleep(rng.uniform(1, 6))  # a worker starts
             try:
                 listing = await self.service.list_forms(query)
             except errors.FsmError:
                 await asyncio.sleep(self.service.interval)
                 continue
-            found = {form.id: form.name for form in listing.forms if criteria.counts(form.name)}
-            if criteria.are_met(found) or is_last:
+            counted = {form.id: form.name for form in listing.forms if criteria.counts(form.name)}
+            has_enough = criteria.are_met(counted)
+            if has_enough or is_last:
                 break
-            deferral = deferral.after(listing.service, found, listing.started)
-            wakes, done = wakes + 1, loop.create_future()
-            self._ids += 1
-            mine = self._ids
-            self.triggers[mine] = query, criteria, deferral, ends, done
-            if self.triggerer:
-                self.triggerer.start(*self.triggers[mine])
-            await done
-            del self.triggers[mine]
-        counted = found if criteria.are_met(found) else None
-        self.ends.append((query, criteria, joined_at, loop.time(), counted, wakes))
+            state = state.after_poll(listing.service, counted, listing.started)
+            wakes += 1
+            await self._defer(query, criteria, state, ends)
+        names_by_id = counted if has_enough else None
+        self.ends.append(Ended(query, criteria, began, loop_time(), names_by_id, wakes))
+
+    async def _defer(self, query, criteria, state, ends):
+        done = asyncio.get_running_loop().create_future()
+        trigger = Trigger(query, criteria, state, ends, done)
+        self._last_id += 1
+        trigger_id = self._last_id
+        self.triggers[trigger_id] = trigger
+        if self.triggerer:
+            self.triggerer.start(trigger)
+        await done
+        del self.triggers[trigger_id]
 
 
 class Feeds(WeakKeyDictionary):
@@ -330,72 +528,42 @@ class Feeds(WeakKeyDictionary):
 def patched(patch, service):
     """Let the package ask the simulated service, and see its time."""
     lister = SimpleNamespace(list_forms=listing_with_references(service), close=lambda: None)
-    patch.setattr(feed, "Lister", lambda source: lister)
-    patch.setattr(feed, "_feeds", Feeds())
-    patch.setattr(feed, "time", SimpleNamespace(time=lambda: service.now() + service.clock_error))
-
-    async def settings(fsm_conn_id):
-        return SimpleNamespace(service=service.url)
-
+    clock = SimpleNamespace(time=lambda: service.now() + service.clock_error)
     restore = watcher.Watcher.restore
 
-    async def counted(self):
+    async def read_settings(fsm_conn_id):
+        return SimpleNamespace(service=service.url)
+
+    async def counting_reads(self):
         before = self._store.reads
         await restore(self)
-        self._store.max_reads = max(self._store.max_reads, self._store.reads - before + 1)
+        reads = self._store.reads - before + 1  # that of the configuration
+        self._store.max_reads = max(self._store.max_reads, reads)
 
-    patch.setattr(watcher, "read_settings", settings)
-    patch.setattr(watcher.Watcher, "restore", counted)
+    patch.setattr(feed, "Lister", lambda source: lister)
+    patch.setattr(feed, "_feeds", Feeds())
+    patch.setattr(feed, "time", clock)
+    patch.setattr(watcher, "read_settings", read_settings)
+    patch.setattr(watcher.Watcher, "restore", counting_reads)
     patch.setattr(watcher, "CHECK_EVERY", 60.0)  # which costs a third of a day
     yield
+
+
+def with_reference(form):
+    """Return a form whose reference is all else of it."""
+    return form._replace(reference={"form": tuple(form)[:7]})
 
 
 def listing_with_references(service):
     async def list_forms(query):
         listing = await service.list_forms(query)
-        forms = [form._replace(reference={"form": tuple(form)[:7]}) for form in listing.forms]
-        return Listing(forms, listing.started, listing.total, listing.service)
+        forms = [with_reference(form) for form in listing.forms]
+        return ListingResult(forms, listing.started, listing.total, listing.service)
 
     return list_forms
 
 
-def draw_forms(rng, log, begins, ends, count, ids, *, nulls=False, strict=False):
-    """Fill a log; return the forms that a look-back of an hour cannot see."""
-    special = set()
-    for _ in range(count):
-        identifier = len(ids) + 1
-        ids.append(identifier)
-        at = BASE + rng.uniform(begins, ends)
-        job, place = str(rng.randrange(12)), str(rng.randrange(6))
-        is_late = rng.random() < 0.15 and not strict
-        late = rng.choice([0.5, 3, 20, 46]) * HOUR * rng.random() if is_late else rng.uniform(0, 20)
-        visible, is_stamped = at + late, rng.random() < 0.5
-        updated = (
-            None if nulls and rng.random() < 0.7 else (visible if is_late and is_stamped else at)
-        )
-        if updated is not None and strict and rng.random() < 0.1:
-            updated += rng.uniform(1, 9) * HOUR
-        form = Form(identifier, rng.choice(NAMES), place, job, at, updated, f"#{identifier}.0")
-        log.append((visible, identifier, form))
-        if (is_late and not is_stamped) or updated is None:
-            special.add(identifier)
-        last = visible
-        for version in range(rng.choice([0, 0, 0, 1, 1, 2, 4])):
-            last += rng.expovariate(1 / (5 * HOUR)) + 1
-            moved = str(rng.randrange(12)) if rng.random() < 0.2 else form.job_id
-            form = form._replace(updated=last, digest=f"#{identifier}.{version + 1}", job_id=moved)
-            last += rng.uniform(0, 5)
-            log.append((last, identifier, form))
-        if rng.random() < 0.06:
-            log.append((last + rng.uniform(0, 3 * HOUR), identifier, None))
-    return special
-
-
-MODES = [
-    *("plain", "plain", "lag", "nulls", "refused", "blips", "poison", "live", "totals", "host"),
-    *("clock", "slow", "two", "all-refused", "strict", "filter", "filter", "store"),
-]
-LENGTH = 20 * HOUR
+# --- a day ---
 
 
 async def drawn_day(seed, patch, mode=None):
@@ -404,50 +572,94 @@ async def drawn_day(seed, patch, mode=None):
     mode = mode or rng.choice(MODES)
     service = Service(rng, page=rng.choice([5, 20, 100]))
     service.is_live = mode in ("live", "totals") or rng.random() < 0.3
-    ids = []
-    kinds = {"nulls": mode == "nulls" or rng.random() < 0.1, "strict": mode == "strict"}
-    special = draw_forms(rng, service.log, -6 * DAY, -HOUR, 80, ids, **kinds)
-    special |= draw_forms(rng, service.log, -HOUR, LENGTH - 4 * HOUR, 160, ids, **kinds)
-    prepare(rng, mode, service, ids)
+    special = draw_all_forms(rng, mode, service)
     service.ready()
     world = World(service)
-    start = rng.choice(["now", "beginning", iso(BASE - rng.uniform(0, 4) * DAY)])
-    late_by = {"late_by": HOUR if mode == "strict" else 7 * DAY}
     with patched(patch, service):
-        world.assets = [
-            Asset(
-                rng, "0", start_from=start, max_forms_per_event=rng.choice([3, 10, 100]), **late_by
-            ),
-            Asset(rng, "1", property_ids=rng.choice([["1"], ["1", "2"]]), **late_by),
-            Asset(
-                rng,
-                "2",
-                form_names=rng.sample(NAMES, 2),
-                start_from=iso(BASE - DAY),
-                max_forms_per_event=10,
-                **late_by,
-            ),
-        ]
-        for asset in world.assets:
-            asset.ack_lost = rng.choice([0.0, 0.05])
-            if mode == "store":
-                times = [rng.uniform(0, 14 * HOUR) for _ in range(20)]
-                asset.store.fails = [(at, at + rng.uniform(1, 1200)) for at in times]
-        crowd, sensors = rng.choice([12, 12, 60]), []
-        world.triggerer = Triggerer(world)
-        tasks = [asyncio.create_task(draw_waits(rng, world, crowd, sensors))]
-        if rng.random() < 0.8:
-            tasks.append(asyncio.create_task(draw_kills(rng, world, mode)))
-        if mode == "filter":
-            tasks.append(asyncio.create_task(change_filters(rng, world)))
-        await asyncio.sleep(LENGTH)
-        await asyncio.gather(*sensors)
-        world.triggerer.kill()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, *world.triggerer.tasks, return_exceptions=True)
+        world.assets = draw_assets(rng, mode)
+        crowd = rng.choice([12, 12, 60])
+        await let_it_pass(rng, mode, world, crowd)
         wrong, counts = check(world, mode, special, crowd)
     return [f"seed {seed} {mode}: {text}" for text in wrong], counts
+
+
+async def let_it_pass(rng, mode, world, crowd):
+    sensors = []
+    world.triggerer = Triggerer(world)
+    tasks = [asyncio.create_task(draw_waits(rng, world, crowd, sensors))]
+    if rng.random() < 0.8:
+        tasks.append(asyncio.create_task(draw_kills(rng, world, mode)))
+    if mode == "filter":
+        tasks.append(asyncio.create_task(change_filters(rng, world)))
+    await asyncio.sleep(LENGTH)
+    await asyncio.gather(*sensors)
+    world.triggerer.kill()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, *world.triggerer.tasks, return_exceptions=True)
+
+
+def draw_all_forms(rng, mode, service):
+    """Draw the forms, and what is wrong with the service; return what no look-back sees."""
+    ids = []
+    has_nulls = mode == "nulls" or rng.random() < 0.1
+    is_strict = mode == "strict"
+    special = set()
+    before = (-6 * DAY, -HOUR, 80)
+    meanwhile = (-HOUR, LENGTH - 4 * HOUR, 160)
+    for begins, ends, count in (before, meanwhile):
+        special |= draw_forms(
+            rng, service.log, begins, ends, count, ids, has_nulls=has_nulls, is_strict=is_strict
+        )
+    prepare(rng, mode, service, ids)
+    return special
+
+
+def draw_forms(rng, log, begins, ends, count, ids, *, has_nulls=False, is_strict=False):
+    """Fill a log; return the forms that a look-back of an hour cannot see."""
+    special = set()
+    for _ in range(count):
+        identifier = len(ids) + 1
+        ids.append(identifier)
+        at = BASE + rng.uniform(begins, ends)
+        job_id = str(rng.randrange(JOBS))
+        property_id = str(rng.randrange(PROPERTIES))
+        is_late = rng.random() < 0.15 and not is_strict
+        visible = at + draw_delay(rng, is_late)
+        is_stamped = rng.random() < 0.5  # with the time when it is synchronised
+        updated = visible if is_late and is_stamped else at
+        if has_nulls and rng.random() < 0.7:
+            updated = None
+        if updated is not None and is_strict and rng.random() < 0.1:
+            updated += rng.uniform(1, 9) * HOUR
+        name = rng.choice(NAMES)
+        form = FormVersion(identifier, name, property_id, job_id, at, updated, f"#{identifier}.0")
+        log.append((visible, identifier, form))
+        if (is_late and not is_stamped) or updated is None:
+            special.add(identifier)
+        draw_changes(rng, log, form, visible)
+    return special
+
+
+def draw_delay(rng, is_late):
+    """Return the seconds until the service has what was completed on a phone."""
+    if is_late:
+        return rng.choice([0.5, 3, 20, 46]) * HOUR * rng.random()
+    return rng.uniform(0, 20)
+
+
+def draw_changes(rng, log, form, visible):
+    """Let a form change, move to another job, and go."""
+    last = visible
+    for version in range(rng.choice([0, 0, 0, 1, 1, 2, 4])):
+        last += rng.expovariate(1 / (5 * HOUR)) + 1
+        job_id = str(rng.randrange(JOBS)) if rng.random() < 0.2 else form.job_id
+        digest = f"#{form.id}.{version + 1}"
+        form = form._replace(updated=last, digest=digest, job_id=job_id)
+        last += rng.uniform(0, 5)
+        log.append((last, form.id, form))
+    if rng.random() < 0.06:
+        log.append((last + rng.uniform(0, 3 * HOUR), form.id, None))
 
 
 def iso(seconds):
@@ -456,243 +668,371 @@ def iso(seconds):
 
 def prepare(rng, mode, service, ids):
     """Draw what is wrong with the service on that day."""
+    service.leaves_nulls_out = mode == "nulls"
+    service.has_wrong_totals = mode == "totals"
     if mode == "lag":
         service.lag = rng.uniform(10, 1500)
-    service.leaves_nulls_out = mode == "nulls"
-    service.wrong_totals = mode == "totals"
-    service.clock_error = (
-        rng.choice([-30, 30, 300]) * HOUR if mode == "clock" else rng.uniform(-60, 60)
-    )
-    if mode == "refused":
-        ends = BASE + rng.uniform(3, 14) * HOUR
-        service.refuses = [(BASE + 2 * HOUR, ends, rng.choice(["403", "400", "500"]))]
-    if mode == "all-refused":
-        service.refuses = [(BASE - DAY, BASE + DAY, rng.choice(["403", "500"]))]
-    if mode == "blips":
-        for _ in range(40):
-            at = BASE + rng.uniform(0, 15 * HOUR)
-            kind = rng.choice(["500", "500 later", "429", "403"])
-            service.refuses.append((at, at + rng.uniform(1, 900), kind))
+    if mode == "clock":
+        service.clock_error = rng.choice([-30, 30, 300]) * HOUR
+    else:
+        service.clock_error = rng.uniform(-60, 60)
+    if mode in ("refused", "all-refused", "blips"):
+        service.refusals = draw_refusals(rng, mode)
     if mode == "poison":
-        times = BASE + rng.uniform(-1, 5) * HOUR, BASE + rng.uniform(6, 15) * HOUR
-        service.poison = rng.choice(ids[60:]), *times
+        begins = BASE + rng.uniform(-1, 5) * HOUR
+        ends = BASE + rng.uniform(6, 15) * HOUR
+        service.poison = Poison(rng.choice(ids[60:]), begins, ends)
     if mode == "host":
         service.moves_at = BASE + rng.uniform(3, 10) * HOUR
-        others = list(range(100_000))
+        others = list(range(OTHERS_FROM))
         draw_forms(rng, service.others, -6 * DAY, LENGTH - 4 * HOUR, 160, others)
     if mode == "slow":
         service.slow_until = BASE + HOUR
+
+
+def draw_refusals(rng, mode):
+    if mode == "refused":
+        ends = BASE + rng.uniform(3, 14) * HOUR
+        kind = rng.choice(["403", "400", "500"])
+        return [Refusal(BASE + 2 * HOUR, ends, kind)]
+    if mode == "all-refused":
+        return [Refusal(BASE - DAY, BASE + DAY, rng.choice(["403", "500"]))]
+    refusals = []
+    for _ in range(40):
+        at = BASE + rng.uniform(0, 15 * HOUR)
+        kind = rng.choice(["500", "500 later", "429", "403"])
+        refusals.append(Refusal(at, at + rng.uniform(1, 900), kind))
+    return refusals
+
+
+def draw_assets(rng, mode):
+    start = rng.choice(["now", "beginning", iso(BASE - rng.uniform(0, 4) * DAY)])
+    late_by = HOUR if mode == "strict" else 7 * DAY
+    whole_account = Asset(
+        rng,
+        "0",
+        start_from=start,
+        max_forms_per_event=rng.choice([3, 10, 100]),
+        late_by=late_by,
+    )
+    some_properties = Asset(
+        rng,
+        "1",
+        property_ids=rng.choice([["1"], ["1", "2"]]),
+        late_by=late_by,
+    )
+    two_names = Asset(
+        rng,
+        "2",
+        form_names=rng.sample(NAMES, 2),
+        start_from=iso(BASE - DAY),
+        max_forms_per_event=10,
+        late_by=late_by,
+    )
+    assets = [whole_account, some_properties, two_names]
+    for asset in assets:
+        asset.ack_lost = rng.choice([0.0, 0.05])
+        if mode == "store":
+            times = [rng.uniform(0, 14 * HOUR) for _ in range(20)]
+            asset.store.fails = [(at, at + rng.uniform(1, 1200)) for at in times]
+    return assets
 
 
 async def draw_waits(rng, world, crowd, sensors):
     for _ in range(crowd):
         await asyncio.sleep(rng.expovariate(crowd / (10 * HOUR)))
         bound = world.service.now() - rng.choice([0.1, 1, 5, 48]) * HOUR
-        bounds = {"created_since": bound} if rng.random() < 0.8 else {"updated_since": bound}
+        is_by_creation = rng.random() < 0.8
+        bounds = {"created_since": bound} if is_by_creation else {"updated_since": bound}
         place = rng.choice(
-            [{"job_id": str(rng.randrange(12))}, {"property_id": str(rng.randrange(6))}, {}]
+            [
+                {"job_id": str(rng.randrange(JOBS))},
+                {"property_id": str(rng.randrange(PROPERTIES))},
+                {},
+            ]
         )
-        criteria = Criteria(
-            rng.choice([1, 1, 2, 4]), tuple(rng.sample(NAMES, rng.choice([0, 1, 2])))
-        )
+        minimum = rng.choice([1, 1, 2, 4])
+        names = rng.sample(NAMES, rng.choice([0, 1, 2]))
         timeout = rng.uniform(1, 9) * HOUR
-        sensors.append(
-            asyncio.create_task(world.sensor(Query(**place, **bounds), criteria, timeout, rng))
+        sensor = world.sensor(
+            Query(**place, **bounds), Criteria(minimum, tuple(names)), timeout, rng
         )
+        sensors.append(asyncio.create_task(sensor))
 
 
 async def draw_kills(rng, world, mode):
     """Kill triggerers, most of them as an asset has emitted an event."""
-    loop = asyncio.get_running_loop()
-    while loop.time() < LENGTH - 5 * HOUR:
+    last_kill = LENGTH - 5 * HOUR
+    while loop_time() < last_kill:
         await asyncio.sleep(rng.expovariate(1 / HOUR))
-        if rng.random() < 0.7 or mode == "strict":
+        is_aimed = rng.random() < 0.7 or mode == "strict"
+        if is_aimed:
             asset = rng.choice(world.assets)
             asset.emitting.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asset.emitting.wait(), HOUR)
             await asyncio.sleep(rng.uniform(0, 4))
-        if loop.time() > LENGTH - 5 * HOUR:
+        if loop_time() > last_kill:
             return
-        second = None
         if mode == "two":
-            second = Triggerer(world)
-            await asyncio.sleep(rng.uniform(5, 900))
-        world.triggerer.kill()
-        began, world.triggerer = loop.time(), second
-        for trigger in list(world.triggers.values()) if second else []:
-            second.start(*trigger)
-        if second is None:
-            # What an outage that is longer than the look-back loses, only a strict day does not
-            # find again.
-            await asyncio.sleep(rng.choice([1, 31, 35, 4000, *[3 * HOUR] * 4 * (mode == "strict")]))
-            world.downs.append((began, loop.time()))
-            world.triggerer = Triggerer(world)
+            await replace_triggerer(rng, world)
+        else:
+            await restart_triggerer(rng, world, mode)
+
+
+async def replace_triggerer(rng, world):
+    """Let a second triggerer run beside the first one, which is killed then."""
+    second = Triggerer(world)
+    await asyncio.sleep(rng.uniform(5, 900))
+    world.triggerer.kill()
+    world.triggerer = second
+    for trigger in list(world.triggers.values()):
+        second.start(trigger)
+
+
+async def restart_triggerer(rng, world, mode):
+    world.triggerer.kill()
+    world.triggerer = None
+    began = loop_time()
+    # What an outage that is longer than the look-back loses, only a strict day does not find
+    # again.
+    outages = [1, 31, 35, 4000]
+    if mode == "strict":
+        outages += [3 * HOUR] * 4
+    await asyncio.sleep(rng.choice(outages))
+    world.downs.append((began, loop_time()))
+    world.triggerer = Triggerer(world)
 
 
 async def change_filters(rng, world):
+    asset = world.assets[2]
     for _ in range(4):
         await asyncio.sleep(rng.expovariate(1 / (3 * HOUR)))
-        if asyncio.get_running_loop().time() > LENGTH - 5 * HOUR:
+        if loop_time() > LENGTH - 5 * HOUR:
             return
-        names, asset = rng.sample(NAMES, 2), world.assets[2]
-        asset.watch = {**asset.watch, "form_names": names, "late_by": rng.choice([3, 7, 30]) * DAY}
+        names = rng.sample(NAMES, 2)
+        late_by = rng.choice([3, 7, 30]) * DAY
+        asset.config = replace(asset.config, form_names=names, late_by=late_by)
         with contextlib.suppress(asyncio.CancelledError):
             await asset.announce()
 
 
+# --- what is right ---
+
+
 def check(world, mode, special, crowd):
     """Return what is wrong with what was emitted, and with how the waits ended."""
-    wrong, counts = [], Counter({"days": 1, f"days {mode}": 1})
+    wrong = []
+    counts = Counter({"days": 1, f"days {mode}": 1})
     for number, asset in enumerate(world.assets):
-        for url, log in ((ONE, world.service.log), (TWO, world.service.others)):
-            texts = check_asset(world, mode, asset, url, log, counts)
-            wrong += [f"asset {number}: {text}" for text in texts]
-        in_save = asset.store.max_in_save if mode != "two" else 0
-        reads = asset.store.max_reads if mode != "two" else 0  # each reads what the other does
-        if in_save > 3 or reads > 10 or len(asset.store.rows) > 100:
-            wrong.append(
-                f"asset {number}: {in_save} writes, {reads} reads, {len(asset.store.rows)} rows"
-            )
-    return wrong + check_waits(world, mode, special, crowd, counts), counts
+        texts = CheckOfAsset(world, mode, asset, FIRST_URL, counts).run()
+        if mode == "host":
+            texts += CheckOfAsset(world, mode, asset, SECOND_URL, counts).run()
+        texts += check_store(asset.store, mode)
+        wrong += [f"asset {number}: {text}" for text in texts]
+    wrong += check_waits(world, mode, special, crowd, counts)
+    return wrong, counts
 
 
-def check_asset(world, mode, asset, url, log, counts):
-    service, wrong = world.service, []
-    if url == TWO and mode != "host":
-        return []
-    stored = asset.stored(url)
-    if stored is None:
-        is_refused = mode == "all-refused" and not asset.watch["property_ids"]
-        return [] if is_refused else [f"never began at {url}"]
-    floor = asset.store.floors[watcher.prefix_for(url)]
-    is_mine = (lambda form: form.id > 100_000) if url == TWO else (lambda form: form.id <= 100_000)
-    ahead = defaultdict(float)
-    for _, identifier, form in log:
-        if form is not None and form.updated is not None and mode == "strict":
-            ahead[identifier] = max(ahead[identifier], form.updated)
-    seen, newest = {}, {}
-    for event in asset.events:
-        for form in filter(is_mine, event.forms):
-            counts["emitted"] += 1
-            key = form.id, form.version
-            if key in seen:
-                counts["twice"] += 1
-                if seen[key].recorded_at < event.at - 2 and mode != "two":
-                    wrong.append(
-                        f"{key} again at {event.at:.0f}, recorded {seen[key].recorded_at:.0f}"
-                    )
-            elif form.updated is not None and form.updated < newest.get(form.id, 0.0):
-                counts["backwards"] += 1
-                repeated = any(
-                    one.id == form.id and other.recorded_at > event.at
-                    for other in asset.events
-                    if other is not event
-                    for one in other.forms
+def check_store(store, mode):
+    rows = len(store.rows)
+    is_shared = mode == "two"  # each of two triggerers counts what the other does
+    is_wrong = store.max_in_save > 3 or store.max_reads > 10
+    if rows > 100 or (is_wrong and not is_shared):
+        return [f"{store.max_in_save} writes, {store.max_reads} reads, {rows} rows"]
+    return []
+
+
+class CheckOfAsset:
+    """Compares what an asset has emitted of one service with what it should have."""
+
+    def __init__(self, world, mode, asset, url, counts):
+        self.world = world
+        self.service = world.service
+        self.mode = mode
+        self.asset = asset
+        self.url = url
+        self.log = self.service.log if url == FIRST_URL else self.service.others
+        self.counts = counts
+        self.wrong = []
+        self.seen = {}  # the last event of each version
+        self.newest = {}  # the latest time of each form that was emitted
+
+    def run(self):
+        if self.asset.watermark(self.url) is None:
+            return [] if self._is_refused() else [f"never began at {self.url}"]
+        for event in self.asset.events:
+            for form in event.forms:
+                if self._is_of_service(form):
+                    self._check_emitted(event, form)
+        self._check_lost()
+        return self.wrong
+
+    def _is_refused(self):
+        return self.mode == "all-refused" and not self.asset.config.property_ids
+
+    def _is_of_service(self, form):
+        return (form.id > OTHERS_FROM) == (self.url == SECOND_URL)
+
+    def _check_emitted(self, event, form):
+        self.counts["emitted"] += 1
+        key = (form.id, form.version)
+        updated = form.updated or 0.0
+        if key in self.seen:
+            self.counts["twice"] += 1
+            recorded_at = self.seen[key].recorded_at
+            if recorded_at < event.at - 2 and self.mode != "two":
+                self.wrong.append(f"{key} again at {event.at:.0f}, recorded {recorded_at:.0f}")
+        elif form.updated is not None and updated < self.newest.get(form.id, 0.0):
+            self.counts["backwards"] += 1
+            if self.mode not in ("strict", "two") and not self._is_repeated(event, form):
+                self.wrong.append(f"{key} after a newer version")
+        self.seen[key] = event
+        if form.time is not None and form.time < self.asset.first_possible():
+            self.wrong.append(f"{key} before the floor")
+        self.newest[form.id] = max(self.newest.get(form.id, 0.0), updated)
+
+    def _is_repeated(self, event, form):
+        """Return whether another event of the form was not recorded when this one was emitted."""
+        for other in self.asset.events:
+            is_open = other is not event and other.recorded_at > event.at
+            if is_open and any(emitted.id == form.id for emitted in other.forms):
+                return True
+        return False
+
+    def _check_lost(self):
+        floor = self.asset.store.floors[watcher.prefix_for(self.url)]
+        ahead = self._times_ahead()
+        for form in self._due_forms(floor):
+            if self.mode == "strict" and ahead[form.id] > form.time:
+                self.counts["older time, not counted"] += 1
+                continue
+            self.counts["expected"] += 1
+            if (form.id, form.version) not in self.seen:
+                self.counts["lost"] += 1
+                since = form.time - BASE
+                self.wrong.append(
+                    f"{form.id} of {since:.0f} (floor {floor - BASE:.0f}) never emitted"
                 )
-                if mode not in ("strict", "two") and not repeated:
-                    wrong.append(f"{key} after a newer version")
-            seen[key] = event
-            if form.time is not None and form.time < first_possible(asset):
-                wrong.append(f"{key} before the floor")
-            newest[form.id] = max(newest.get(form.id, 0.0), form.updated or 0.0)
-    until = min(service.now(), service.moves_at) if url == ONE else service.now()
-    shown = {identifier: at for at, identifier, _ in log if at <= until}
-    final = service.state(until, url=url)
-    poisoned = (service.poison or [0])[0]
-    for form in final:
-        is_old = shown[form.id] < until - reconcile_every(asset.watch) - 1.2 * HOUR
-        if not (asset.wants(form) and form.time >= floor and is_old) or form.id == poisoned:
-            continue
-        if mode == "all-refused" and not asset.watch["property_ids"]:
-            continue
-        if (
-            url == ONE
-            and mode == "host"
-            and any(ends > until - BASE - 2 * HOUR for _, ends in world.downs)
-        ):
-            continue  # nobody polled before the connection led elsewhere
-        if mode == "strict" and ahead[form.id] > form.time:
-            counts["older time, not counted"] += 1
-            continue
-        counts["expected"] += 1
-        if (form.id, form.version) not in seen:
-            counts["lost"] += 1
-            wrong.append(
-                f"{form.id} of {form.time - BASE:.0f} (floor {floor - BASE:.0f}) never emitted"
-            )
-    return wrong
 
+    def _due_forms(self, floor):
+        """Return the forms that should have been emitted by the end of the day."""
+        until = self.service.now()
+        if self.url == FIRST_URL:
+            until = min(until, self.service.moves_at)
+        if self._is_refused() or self._was_down_before_the_move(until):
+            return []
+        visible_at = {identifier: at for at, identifier, _ in self.log if at <= until}
+        poison = self.service.poison
+        poisoned = 0 if poison is None else poison.form_id
+        oldest = until - self.asset.config.reconcile_every() - 1.2 * HOUR
+        due = []
+        for form in self.service.forms_at(until, url=self.url):
+            is_wanted = self.asset.wants(form) and form.time >= floor
+            if is_wanted and visible_at[form.id] < oldest and form.id != poisoned:
+                due.append(form)
+        return due
 
-def first_possible(asset):
-    """Return the earliest time of a form that an asset may emit."""
-    floor = first_floor(asset.watch)
-    return BASE if floor is None else floor
+    def _was_down_before_the_move(self, until):
+        """Return whether nobody polled before the connection led elsewhere."""
+        if self.url != FIRST_URL or self.mode != "host":
+            return False
+        return any(ends > until - BASE - 2 * HOUR for _, ends in self.world.downs)
+
+    def _times_ahead(self):
+        """Return the latest time of each form."""
+        latest = defaultdict(float)
+        for _, identifier, form in self.log:
+            if form is not None and form.updated is not None:
+                latest[identifier] = max(latest[identifier], form.updated)
+        return latest
 
 
 def check_waits(world, mode, special, crowd, counts):
-    service, wrong = world.service, []
-    for query, criteria, began, ended, found, wakes in world.ends:
+    wrong = []
+    for end in world.ends:
         counts["waits"] += 1
-        counts["wakes"] += wakes
+        counts["wakes"] += end.wakes
         if mode == "host":
             continue
-        if found is not None and mode != "lag" and not criteria.are_met(found):
+        what = f"{end.query} {end.criteria}"
+        has_ended_with_forms = end.names_by_id is not None
+        if has_ended_with_forms and mode != "lag" and not end.criteria.are_met(end.names_by_id):
             wrong.append("a wait ended with too little")
-        if wakes > (60 if mode == "nulls" else 12):
-            wrong.append(f"{wakes} wakes in {ended - began:.0f} s: {query} {criteria}")
-        enough, is_slow = enough_at(service, query, criteria, ended, special)
+        if end.wakes > (60 if mode == "nulls" else 12):
+            wrong.append(f"{end.wakes} wakes in {end.at - end.began:.0f} s: {what}")
+        enough, is_slow = enough_at(world.service, end, special)
         if enough is None:
             continue
-        late = ended - max(enough, began)
-        allowed = allowed_delay(world, mode, query, enough, ended, crowd, is_slow) + (
-            900 if wakes > 1 else 0
-        )
+        late = end.at - max(enough, end.began)
+        allowed = allowed_delay(world, mode, end, enough, crowd, is_slow)
         if late > max(allowed, 0):
             counts["late waits"] += 1
-            wrong.append(
-                f"a wait ended {late:.0f} s late (allowed {allowed:.0f}): {query} {criteria}"
-            )
+            wrong.append(f"a wait ended {late:.0f} s late (allowed {allowed:.0f}): {what}")
     return wrong
 
 
-def enough_at(service, query, criteria, ended, special):
-    """Return when there were enough forms, None if not, and whether the look-back cannot see the
-    last.
+def enough_at(service, end, special):
+    """Return when there were enough forms, and whether the look-back cannot see the last.
+
+    None: there were not enough.
     """
-    held, enough, is_slow = {}, None, False
+    names_by_id = {}
+    enough = None
+    is_slow = False
     for at, identifier, form in service.log:
-        if at > BASE + ended - 6.2:
+        if at > BASE + end.at - 6.2:
             break
-        if form is not None and service.shows(query, form) and criteria.counts(form.name):
-            if identifier not in held:
-                held[identifier] = form.name
-                if enough is None and criteria.are_met(held):
-                    enough, is_slow = at - BASE, identifier in special
-        elif held.pop(identifier, None) is not None and not criteria.are_met(held):
-            enough = None
+        is_shown = form is not None and service.shows(end.query, form)
+        if is_shown and end.criteria.counts(form.name):
+            if identifier in names_by_id:
+                continue
+            names_by_id[identifier] = form.name
+            if enough is None and end.criteria.are_met(names_by_id):
+                enough = at - BASE
+                is_slow = identifier in special
+        elif identifier in names_by_id:
+            del names_by_id[identifier]
+            if not end.criteria.are_met(names_by_id):
+                enough = None
     return enough, is_slow
 
 
-def allowed_delay(world, mode, query, enough, ended, crowd, is_slow):
-    service, interval = world.service, world.service.interval
-    down = sum(
-        max(0.0, min(ended, ends) - max(begins, enough)) + 2 * interval
-        for begins, ends in world.downs
-        if ends > enough and begins < ended
-    )
-    allowed = 2 * interval + 30 + down
-    is_common = query.job_id is None and query.property_id is None
+def allowed_delay(world, mode, end, enough, crowd, is_slow):
+    """Return the seconds after there were enough forms by which a wait has to end."""
+    service = world.service
+    interval = service.interval
+    allowed = 2 * interval + 30
+    for begins, ends in world.downs:
+        if ends > enough and begins < end.at:
+            overlap = min(end.at, ends) - max(begins, enough)
+            allowed += max(0.0, overlap) + 2 * interval
     if mode in ("refused", "all-refused", "poison", "blips"):
-        allowed += ((crowd + 3) // 20 + 1) * interval + (1000 if mode == "blips" else 0)
-        is_poisoned = service.poison and any(
-            identifier == service.poison[0] and form is not None and query.matches(form)
-            for _, identifier, form in service.log
-        )
-        if is_common or is_poisoned:
-            return float("inf")
+        if is_of_account(end.query) or is_poisoned(service, end.query):
+            return NEVER
+        rounds = (crowd + 3) // 20 + 1
+        allowed += rounds * interval
+    if mode == "blips":
+        allowed += 1000
     if is_slow or mode in ("lag", "slow", "live", "totals", "poison", "nulls"):
-        bound = min(bound for bound in (query.created_since, query.updated_since) if bound)
-        allowed += max(900, (BASE + enough - bound) / 20) + 3 * interval + service.lag
-        allowed += HOUR if mode == "slow" else 0
+        bounds = [end.query.created_since, end.query.updated_since]
+        bound = min(bound for bound in bounds if bound > BEGINNING)
+        age = BASE + enough - bound
+        allowed += max(900, age / 20) + 3 * interval + service.lag
+    if mode == "slow":
+        allowed += HOUR
+    if end.wakes > 1:
+        allowed += 900
     return allowed
+
+
+def is_poisoned(service, query):
+    """Return whether a query lists the form that cannot be listed."""
+    if service.poison is None:
+        return False
+    selection = FormSelection.from_query(query)
+    for _, identifier, form in service.log:
+        is_it = identifier == service.poison.form_id and form is not None
+        if is_it and selection.matches(form):
+            return True
+    return False

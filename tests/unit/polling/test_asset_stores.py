@@ -31,23 +31,27 @@ def store(database, monkeypatch):
 @pytest.mark.parametrize("value", [{"1": "2026-01-31T08:00:00Z"}, [], 60.0, "now", "ü" * 70_000])
 def test_a_value_is_stored(store, value):
     async def run():
-        one = store()
-        read = [await one.aget(KEY)]
-        await one.aset(KEY, "before")
-        await one.aset(KEY, value)
-        read.append(await store().aget(KEY))
-        return read
+        first = store()
+        before = await first.aget(KEY)
+        await first.aset(KEY, "before")
+        await first.aset(KEY, value)
+        second = store()
+        after = await second.aget(KEY)
+        return [before, after]
 
     assert asyncio.run(run()) == [None, value]
 
 
 def test_each_asset_of_each_connection_and_airflow_has_its_own(store, database, monkeypatch):
     async def run():
-        await store("gas safety/records").aset(KEY, 1)
-        others = [store("Gas safety/records"), store("gas safety/records", "fsm_east")]
-        read = [await one.aget(KEY) for one in others]
+        stored = store("gas safety/records")
+        await stored.aset(KEY, 1)
+        other_name = store("Gas safety/records")
+        other_connection = store("gas safety/records", "fsm_east")
+        values = [await other_name.aget(KEY), await other_connection.aget(KEY)]
         monkeypatch.setenv("AIRFLOW__FSM__AIRFLOW_NAME", "another")
-        return [*read, await store("gas safety/records").aget(KEY)]
+        values.append(await stored.aget(KEY))
+        return values
 
     assert asyncio.run(run()) == [None, None, None]
     (row,) = database.rows(TABLE)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fsm_provider.polling import polls as polls_module
+from fsm_provider.polling import lister
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET, prefix_for
 from fsm_provider.testing import FakeFieldService, faults
@@ -33,7 +33,8 @@ async def test_history_is_not_emitted_and_each_new_form_is_once(service, trigger
     async with triggerers.watching() as watcher:
         added = []
         for _ in range(3):
-            added.append(service.add_form()["id"])
+            form = service.add_form()
+            added.append(form["id"])
             await watcher.until(lambda: watcher.forms == added)
         service.update_form(added[0], formName="Gas")
         await watcher.until(lambda: len(watcher.forms) == 4)
@@ -43,22 +44,24 @@ async def test_history_is_not_emitted_and_each_new_form_is_once(service, trigger
 
 
 class Completes:
-    """Completes two forms between the pages of a listing, once the watcher's own question is
-    answered.
+    """Completes two forms between the pages of a listing, once the watcher's query is answered.
 
     The first answer says when the asset began; what was completed before is history.
     """
 
     def __init__(self, service):
-        self.service, self.added = service, []
+        self.service = service
+        self.added = []
 
     async def play(self, exchange):
-        firsts = [
-            request for request in self.service.requests if "cursor" not in dict(request.query)
-        ]
-        if "cursor" in exchange.request.query_params and len(firsts) > 1 and len(self.added) < 2:
+        is_between_pages = "cursor" in exchange.request.query_params
+        if is_between_pages and self._listings() > 1 and len(self.added) < 2:
             self.added.append(self.service.add_form()["id"])
         await exchange.respond(await exchange.handle())
+
+    def _listings(self):
+        queries = [dict(request.query) for request in self.service.requests]
+        return len([query for query in queries if "cursor" not in query])
 
 
 @ONE_KIND
@@ -66,7 +69,8 @@ class Completes:
 async def test_a_form_that_is_completed_while_the_first_listing_runs_is_emitted(
     service, triggerers
 ):
-    service.settings.page_size, completes = 2, Completes(service)
+    service.settings.page_size = 2
+    completes = Completes(service)
     service.seed_forms(12, first_created=ago(HOUR / 2))
     service.fail("GET", "/forms", completes, every=True)
 
@@ -80,7 +84,8 @@ async def test_a_form_that_is_completed_while_the_first_listing_runs_is_emitted(
 @hurried(60.0)
 async def test_a_backlog_is_emitted_oldest_first_in_events_with_a_pause(service, triggerers):
     service.seed_forms(250, first_created=ago(400 * DAY))
-    service.settings.page_size, times = 100, []
+    service.settings.page_size = 100
+    times = []
 
     async with triggerers.watching(polls=0, start_from="beginning") as watcher:
         for number in (1, 2, 3):
@@ -89,34 +94,47 @@ async def test_a_backlog_is_emitted_oldest_first_in_events_with_a_pause(service,
 
     assert [len(event) for event in watcher.events] == [100, 100, 50]
     assert watcher.forms == [form["id"] for form in service.forms]
-    assert min(times[1] - times[0], times[2] - times[1]) >= EVENT_INTERVAL - 1
+    first, second, third = times
+    assert second - first >= EVENT_INTERVAL - 1
+    assert third - second >= EVENT_INTERVAL - 1
 
 
 @pytest.mark.parametrize("at", ["before it is stored", "as it is stored", "once it is recorded"])
 @hurried()
 async def test_killed_around_an_event(service, triggerers, at):
-    async with triggerers.watching(stored_at_once=at == "once it is recorded") as watcher:
+    is_recorded = at == "once it is recorded"
+    async with triggerers.watching(stored_at_once=is_recorded) as watcher:
         form = service.add_form()["id"]
         await watcher.until(lambda: watcher.events)
         if at == "as it is stored" and triggerers.kind == "acknowledged":
             watcher.store()
-        await watcher.settle() if at == "once it is recorded" else await asyncio.sleep(0.2)
+        if is_recorded:
+            await watcher.settle()
+        else:
+            await asyncio.sleep(0.2)
     meanwhile = service.add_form()["id"]
     async with triggerers.watching(polls=0) as watcher:
         await watcher.until(lambda: meanwhile in watcher.forms)
         await watcher.polled()
 
-    assert watcher.forms == ([meanwhile] if at == "once it is recorded" else [form, meanwhile])
+    again = [] if is_recorded else [form]
+    assert watcher.forms == [*again, meanwhile]
 
 
 @hurried(60.0)
 async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(service, triggerers):
     service.seed_forms(100, property_ids=[7], first_created=ago(300 * DAY))
 
-    async with triggerers.watching(start_from="beginning", max_forms_per_event=20) as first:
+    begun = {"start_from": "beginning", "max_forms_per_event": 20}
+    async with triggerers.watching(**begun) as first:
         await first.until(lambda: len(first.events) == 2)
         await first.settle()
-    edited = {"property_id": [7, 8], "poll_interval": 2, "late_by": 30 * DAY, "form_names": None}
+    edited = {
+        "property_id": [7, 8],
+        "poll_interval": 2,
+        "late_by": 30 * DAY,
+        "form_names": None,
+    }
     async with triggerers.watching(**edited, max_forms_per_event=50) as watcher:
         await watcher.until(lambda: len(watcher.forms) >= 60)
         await watcher.polled()
@@ -124,7 +142,11 @@ async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(servic
     assert first.forms + watcher.forms == [form["id"] for form in service.forms]
 
 
-@pytest.mark.parametrize("fault", [faults.Status(429, retry_after=30), faults.Status(403)], ids=str)
+@pytest.mark.parametrize(
+    "fault",
+    [faults.Status(429, retry_after=30), faults.Status(403)],
+    ids=str,
+)
 @ONE_KIND
 @hurried(60.0)
 async def test_poll_failures_lose_no_form_and_are_logged_and_told(
@@ -136,21 +158,27 @@ async def test_poll_failures_lose_no_form_and_are_logged_and_told(
                 await asyncio.sleep(1)
 
     def is_failing(owner):
-        return str(fault.status) in owner[2].get("error", "") and owner[2]["failing_since"]
+        _, _, status = owner
+        return str(fault.status) in status.get("error", "") and status["failing_since"]
+
+    def is_well(owner):
+        _, _, status = owner
+        return "error" not in status and status["polled_at"]
+
+    def has_counted(stored):
+        return list(stored["days"].values()) == [1]
 
     async with triggerers.watching() as watcher:
         service.fail("GET", "/forms", fault, every=True)
         seen = len(service.requests)
         form = service.add_form()["id"]
-        await watcher.until(
-            lambda: len(service.requests) > seen + 3 and "records' failed" in caplog.text
-        )
+        await watcher.until(lambda: len(service.requests) > seen + 3)
+        await watcher.until(lambda: "records' failed" in caplog.text)
         await until_told(OWNER, is_failing)
         service.clear_faults()
         await watcher.until(lambda: watcher.events)
-        await until_told(OWNER, lambda owner: "error" not in owner[2] and owner[2]["polled_at"])
-        progress = prefix_for(service_of(service)) + WATERMARK
-        await until_told(progress, lambda stored: list(stored["days"].values()) == [1])
+        await until_told(OWNER, is_well)
+        await until_told(prefix_for(service_of(service)) + WATERMARK, has_counted)
 
     assert watcher.events == [[form]]
 
@@ -161,11 +189,14 @@ async def test_poll_failures_lose_no_form_and_are_logged_and_told(
 async def test_a_service_whose_clock_is_ahead_for_a_while(service, triggerers, ahead_from):
     """Not even a form is lost that comes late."""
     month_ahead = f"{datetime.now(UTC) + 30 * DAY:%Y-%m-%dT%H:%M:%SZ}"
-    ahead = faults.Rewrite(
-        lambda page: page | {"meta": {**page["meta"], "serverTime": month_ahead}}
-    )
+
+    def with_a_clock_ahead(page):
+        return {**page, "meta": {**page["meta"], "serverTime": month_ahead}}
+
+    ahead = faults.Rewrite(with_a_clock_ahead)
     begin = {} if ahead_from == "the first poll" else {"start_from": ago(2 * DAY)}
-    forms, added = [], []
+    forms = []
+    added = []
 
     def from_now_on(when):
         if when == ahead_from:
@@ -187,21 +218,24 @@ async def test_a_service_whose_clock_is_ahead_for_a_while(service, triggerers, a
     from_now_on("a restart")
     async with triggerers.watching(**begin) as watcher:
         service.clear_faults()
-        await follow(watcher, 0 * DAY, *([DAY] if begin else []))
+        if begin:
+            await follow(watcher, 0 * DAY, DAY)
+        else:
+            await follow(watcher, 0 * DAY)
 
     assert sorted(forms + watcher.forms) == added
 
 
 class Shifts:
-    """As the first form moves to the end before a second page, the sixth moves to the page before
-    it.
-    """
+    """Moves the first form to the end before a second page: the sixth is on no page then."""
 
     def __init__(self, service):
-        self.service, self.moves = service, 1
+        self.service = service
+        self.moves = 1
 
     async def play(self, exchange):
-        if "cursor" in exchange.request.query_params and self.moves:
+        is_between_pages = "cursor" in exchange.request.query_params
+        if is_between_pages and self.moves:
             self.moves -= 1
             records = self.service._state.forms.records
             records.append(records.pop(0))
@@ -227,17 +261,19 @@ async def test_a_listing_that_shifts_while_it_is_read_from_the_beginning_loses_n
 @ONE_KIND
 @hurried(30.0)
 async def test_another_service_has_a_state_of_its_own(service, triggerers, connect, monkeypatch):
-    monkeypatch.setattr(polls_module, "READ_CONNECTION_EVERY", 60.0)
+    monkeypatch.setattr(lister, "READ_CONNECTION_EVERY", 60.0)
 
     with FakeFieldService() as other:
         async with triggerers.watching() as watcher:
-            forms = [service.add_form()["id"]]
+            form = service.add_form()
+            forms = [form["id"]]
             await watcher.until(lambda: watcher.forms == forms)
             await watcher.settle()
             other.seed_forms(5, first_created=ago(HOUR))
             connect(other, max_retries=0)
             await watcher.until(lambda: len(other.requests) >= 5)
-            forms.append(other.add_form(id=900)["id"])
+            form = other.add_form(id=900)
+            forms.append(form["id"])
             await watcher.until(lambda: watcher.forms == forms)
             connect(service, max_retries=0)
             service.fail("GET", "/forms", faults.CorrectResponse(), every=True)
@@ -250,28 +286,33 @@ async def test_another_service_has_a_state_of_its_own(service, triggerers, conne
 @pytest.mark.parametrize("back", [2 * HOUR, timedelta(0)])
 @hurried(60.0)
 async def test_watermark_set_emits_what_was_updated_since(service, triggerers, back):
-    forms = [service.add_form(created=ago(hours * HOUR))["id"] for hours in (5, 3, 1)]
+    forms = []
+    for hours in (5, 3, 1):
+        form = service.add_form(created=ago(hours * HOUR))
+        forms.append(form["id"])
+    updated_since = forms[2:] if back else []
 
     async with triggerers.watching(start_from="beginning") as watcher:
         await watcher.until(lambda: watcher.forms == forms)
         await watcher.settle()
         reset = {"id": "1", "time": ago(back).timestamp()}
-        await triggerers.store().aset(prefix_for(service_of(service)) + RESET, reset)
+        key = prefix_for(service_of(service)) + RESET
+        await triggerers.store().aset(key, reset)
         await watcher.polled(30)
     async with triggerers.watching(polls=10) as again:
-        assert watcher.forms[3:] + again.forms == (forms[2:] if back else [])
+        assert watcher.forms[3:] + again.forms == updated_since
 
 
 def service_of(service):
     from fsm_provider.api import Settings
 
-    return Settings.checked({"base_url": service.base_url, "token": "x"}).service
+    settings = Settings.checked({"base_url": service.base_url, "token": "x"})
+    return settings.service
 
 
 @pytest.mark.parametrize("trouble", ["away", "inactive"])
-@pytest.mark.parametrize(
-    "triggerers", ["acknowledged"], indirect=True
-)  # a database that is away raises
+# Of the other kind, a database that is away raises.
+@pytest.mark.parametrize("triggerers", ["acknowledged"], indirect=True)
 @hurried()
 async def test_a_store_that_cannot_be_read_is_not_taken_for_an_empty_one(
     service, triggerers, trouble
@@ -339,29 +380,29 @@ async def test_without_a_configuration_it_says_so_every_minute(triggerers, caplo
 @ONE_KIND
 @hurried(60.0)
 async def test_assets_share_their_polls_and_each_emits_its_own_forms(service, triggerers):
-    settings = [
+    assets = [
         {"property_id": 1},
         {"property_id": [1, 2]},
         {"property_id": [2, 3], "form_names": "Photo"},
         {"job_id": [71, 72]},
     ]
+    watchers = []
 
     async with AsyncExitStack() as stack:
-        watchers = [
-            await stack.enter_async_context(
-                triggerers.watching(
-                    name=f"asset {number}", trigger_id=number, poll_interval=10, **one
-                )
+        for number, settings in enumerate(assets):
+            watching = triggerers.watching(
+                name=f"asset {number}",
+                trigger_id=number,
+                poll_interval=10,
+                **settings,
             )
-            for number, one in enumerate(settings)
-        ]
+            watchers.append(await stack.enter_async_context(watching))
         await asyncio.sleep(60)
-        one, two, three = (
-            service.add_form(property_id=1, job_id=70)["id"],
-            service.add_form(property_id=2, job_id=71)["id"],
-            service.add_form(property_id=3, job_id=72, form_name=" Photo")["id"],
-        )
-        seen, began = len(service.requests), asyncio.get_running_loop().time()
+        first = service.add_form(property_id=1, job_id=70)["id"]
+        second = service.add_form(property_id=2, job_id=71)["id"]
+        photo = service.add_form(property_id=3, job_id=72, form_name=" Photo")["id"]
+        seen = len(service.requests)
+        began = asyncio.get_running_loop().time()
         for watcher in watchers:
             await watcher.until(lambda watcher=watcher: watcher.events)
         await asyncio.sleep(100)
@@ -369,8 +410,8 @@ async def test_assets_share_their_polls_and_each_emits_its_own_forms(service, tr
         assert len(service.requests) - seen <= took / 10 + 2
 
     assert [sorted(watcher.forms) for watcher in watchers] == [
-        [one],
-        [one, two],
-        [three],
-        [two, three],
+        [first],
+        [first, second],
+        [photo],
+        [second, photo],
     ]

@@ -15,7 +15,8 @@ from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
 from tests.unit.polling.test_watcher import service_of
 
-AT, DAYS_BEFORE = "2026-01-06T07:12:40.310Z", "2025-12-30T07:12:40.310Z"
+AT = "2026-01-06T07:12:40.310Z"
+DAYS_BEFORE = "2025-12-30T07:12:40.310Z"
 NAME = "gas_safety_records"
 ASSETS.require()
 
@@ -91,12 +92,14 @@ def where(request, monkeypatch, asset):
 
 def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
     prefix = prefix_for(service_of(service))
-    at, floor = (datetime.fromisoformat(one).timestamp() for one in (AT, DAYS_BEFORE))
+    at = datetime.fromisoformat(AT).timestamp()
+    floor = datetime.fromisoformat(DAYS_BEFORE).timestamp()
     assert run("show")[1].splitlines()[1].split() == [NAME, "-", "-"]
     stored(prefix + WATERMARK, {"watermark": at, "floor": floor, "reset": None})
 
     shown = commands_with_output(DOCS / "start.md", "watermark")
-    assert [run(*arguments) for arguments, _ in shown] == [(0, output, "") for _, output in shown]
+    for arguments, output in shown:
+        assert run(*arguments) == (0, output, "")
 
     assert run("show", NAME)[1] == shown[0][1]
     assert (
@@ -107,9 +110,21 @@ def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
 @pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
-        (["show", "other"], 1, "there is no asset of completed forms"),
-        (["set", "other", AT], 1, "there is no asset of completed forms"),
-        (["set", NAME, "2999-01-01"], 2, "is in the future"),
+        (
+            ["show", "other"],
+            1,
+            "there is no asset of completed forms",
+        ),
+        (
+            ["set", "other", AT],
+            1,
+            "there is no asset of completed forms",
+        ),
+        (
+            ["set", NAME, "2999-01-01"],
+            2,
+            "is in the future",
+        ),
         (["set", NAME, "yesterday"], 2, "TIME"),
     ],
 )

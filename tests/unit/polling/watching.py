@@ -9,6 +9,12 @@ from fsm_provider.triggers import forms as triggers
 NAME = "records"
 
 
+def rebuilt(trigger):
+    """A trigger as the triggerer makes it of what is in Airflow's database."""
+    _, kwargs = trigger.serialize()
+    return type(trigger)(**kwargs)
+
+
 class Watching:
     """A triggerer. Its events are in Airflow's database at once, or once ``store`` is called.
 
@@ -17,12 +23,14 @@ class Watching:
 
     def __init__(self, polls, settings, stored_at_once, name, trigger_id):
         self.polls = polls
-        self.events, self.stored, self.trigger_id = [], asyncio.Event(), trigger_id
+        self.events = []
+        self.stored = asyncio.Event()
+        self.trigger_id = trigger_id
         self.stored_at_once = stored_at_once
         asset = completed_forms(name, **{"poll_interval": 1, **settings})
-        self.trigger, configuration = [
-            type(one.trigger)(**one.trigger.serialize()[1]) for one in asset.watchers
-        ]
+        watcher, configuration_watcher = asset.watchers
+        self.trigger = rebuilt(watcher.trigger)
+        configuration = rebuilt(configuration_watcher.trigger)
         self.tasks = [
             asyncio.create_task(self._run()),
             asyncio.create_task(anext(configuration.run())),
@@ -34,9 +42,9 @@ class Watching:
 
     def configure(self, **settings):
         """Edit the asset."""
-        trigger = completed_forms(NAME, **{"poll_interval": 1, **settings}).watchers[1].trigger
+        _, configuration = completed_forms(NAME, **{"poll_interval": 1, **settings}).watchers
         self.tasks[1].cancel()
-        self.tasks.append(asyncio.create_task(anext(trigger.run())))
+        self.tasks.append(asyncio.create_task(anext(configuration.trigger.run())))
 
     async def polled(self, times=3):
         """Wait until the service has been asked so often more."""
@@ -68,7 +76,8 @@ class Acknowledging(Watching):
     def __init__(self, *arguments):
         from airflow.triggers import shared_stream
 
-        self.manager, self.seqs = shared_stream.SharedStreamManager(ack_timeout=60.0), []
+        self.manager = shared_stream.SharedStreamManager(ack_timeout=60.0)
+        self.seqs = []
         super().__init__(*arguments)
 
     async def _run(self):
@@ -90,12 +99,11 @@ class Acknowledging(Watching):
 
 
 class Restarting(Watching):
-    """Airflow 3.0 to 3.2: a trigger ends with its event, and is started again once that is stored."""
+    """Airflow 3.0 to 3.2: a trigger ends with its event, and starts again once that is stored."""
 
     async def _run(self):
-        kwargs = self.trigger.serialize()[1]
         while True:
-            trigger = type(self.trigger)(**kwargs)
+            trigger = rebuilt(self.trigger)
             trigger.trigger_id = self.trigger_id
             async for event in trigger.run():
                 self._take(event)
@@ -108,10 +116,12 @@ class Restarting(Watching):
 
     async def kill(self):
         await super().kill()
-        for key in [key for key in triggers._kept if key[0] == self.trigger_id]:
-            _, events, expiry = triggers._kept.pop(key)
-            expiry.cancel()
-            await events.aclose()
+        for key in list(triggers._ended):
+            trigger_id, _ = key
+            if trigger_id == self.trigger_id:
+                ended = triggers._ended.pop(key)
+                ended.closing.cancel()
+                await ended.events.aclose()
 
 
 KINDS = {"acknowledged": Acknowledging, "restarted": Restarting}
@@ -124,7 +134,8 @@ class Triggerers:
     """
 
     def __init__(self, kind, service):
-        self.kind, self.service = kind, service
+        self.kind = kind
+        self.service = service
 
     def polls(self):
         """Count what the service has answered."""

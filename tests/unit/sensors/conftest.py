@@ -24,7 +24,8 @@ if TASK_SDK.is_there:
 else:
     TIMED_OUT = "__fail__", {"error": "Trigger/execution timeout"}
 
-START = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=2)
+TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+START = TODAY - timedelta(days=2)
 MODES = {
     "poke": {"mode": "poke"},
     "reschedule": {"mode": "reschedule"},
@@ -54,14 +55,20 @@ class Run:
         self.task_instance = TaskInstance()
 
     def __call__(self, *, context=None, **kwargs):
-        arguments = {"task_id": "wait", "poke_interval": 1, **MODES[self.mode], **kwargs}
+        arguments = {
+            "task_id": "wait",
+            "poke_interval": 1,
+            **MODES[self.mode],
+            **kwargs,
+        }
         self.task_instance = task_instance = TaskInstance()
         context = {
             "ti": task_instance,
             "task_state_store": MemoryStateStore(),
             **(context or {"data_interval_start": START}),
         }
-        method, resumed_with = "execute", None
+        method = "execute"
+        resumed_with = None
         while True:
             sensor = self.sensor(**arguments)
             if self.mode != "deferred":
@@ -71,8 +78,11 @@ class Run:
                     return sensor.execute(context)
                 return sensor.resume_execution(method, resumed_with, context)
             except AirflowRescheduleException as reschedule:
-                task_instance.first_reschedule = task_instance.first_reschedule or datetime.now(UTC)
-                time.sleep(max(0, (reschedule.reschedule_date - datetime.now(UTC)).total_seconds()))
+                now = datetime.now(UTC)
+                if task_instance.first_reschedule is None:
+                    task_instance.first_reschedule = now
+                pause = (reschedule.reschedule_date - now).total_seconds()
+                time.sleep(max(pause, 0))
             except TaskDeferred as deferral:
                 self.deferrals.append(deferral)
                 method, resumed_with = run_hurried(outcome_from(deferral))
@@ -80,7 +90,7 @@ class Run:
 
 
 async def outcome_from(deferral):
-    """Run the trigger, rebuilt from what it serialises, until it fires or the deferral times out."""
+    """Run the trigger, as Airflow rebuilds it, until it fires or the deferral times out."""
     _, kwargs = deferral.trigger.serialize()
     trigger = type(deferral.trigger)(**json.loads(json.dumps(kwargs)))
     trigger.trigger_id = 1
@@ -92,12 +102,12 @@ async def outcome_from(deferral):
         return TIMED_OUT
     finally:
         await events.aclose()
-        for reading in [one for one in threading.enumerate() if one.name.startswith("fsm ")]:
-            await asyncio.to_thread(reading.join)
-    return deferral.method_name, {
-        **(deferral.kwargs or {}),
-        "event": json.loads(json.dumps(event.payload)),
-    }
+        for thread in threading.enumerate():
+            if thread.name.startswith("fsm "):
+                await asyncio.to_thread(thread.join)
+    next_kwargs = dict(deferral.kwargs or {})
+    next_kwargs["event"] = json.loads(json.dumps(event.payload))
+    return deferral.method_name, next_kwargs
 
 
 @pytest.fixture(params=MODES)
@@ -124,7 +134,8 @@ def logged(caplog, monkeypatch):
     caplog.set_level(logging.INFO, logger=LOGGER.name)
 
     def lines(beginning):
-        messages = [record.getMessage() for record in caplog.records if record.name == LOGGER.name]
+        records = [record for record in caplog.records if record.name == LOGGER.name]
+        messages = [record.getMessage() for record in records]
         return [message for message in messages if message.startswith(beginning)]
 
     return lines
@@ -140,8 +151,9 @@ def soon(service):
             service.wait_for(lambda: len(service.requests) >= polls, timeout=20)
             action(*args, **kwargs)
 
-        threads.append(threading.Thread(target=act))
-        threads[-1].start()
+        thread = threading.Thread(target=act)
+        threads.append(thread)
+        thread.start()
 
     yield start
     for thread in threads:

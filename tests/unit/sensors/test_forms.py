@@ -61,10 +61,30 @@ def test_a_form_that_exists_ends_the_wait_at_the_first_poll(service, run):
 @pytest.mark.parametrize(
     ("arguments", "there", "later", "found"),
     [
-        ({"job_id": 11}, {"job_id": 12}, {"job_id": 11}, [900]),
-        ({"property_id": 2}, {"property_id": 1, "job_id": 11}, {"property_id": 2}, [900]),
-        ({"form_names": "Sign-off"}, {"form_name": "Photo"}, {"form_name": "Sign-off"}, [900]),
-        ({"job_id": 11, "minimum_forms": "2"}, {"job_id": 11, "id": 1}, {"job_id": 11}, [1, 900]),
+        (
+            {"job_id": 11},
+            {"job_id": 12},
+            {"job_id": 11},
+            [900],
+        ),
+        (
+            {"property_id": 2},
+            {"property_id": 1, "job_id": 11},
+            {"property_id": 2},
+            [900],
+        ),
+        (
+            {"form_names": "Sign-off"},
+            {"form_name": "Photo"},
+            {"form_name": "Sign-off"},
+            [900],
+        ),
+        (
+            {"job_id": 11, "minimum_forms": "2"},
+            {"job_id": 11, "id": 1},
+            {"job_id": 11},
+            [1, 900],
+        ),
         (
             {"job_id": 11, "form_names": '["Sign-off", "Gas"]'},
             {"job_id": 11, "form_name": "Gas", "id": 1},
@@ -72,8 +92,18 @@ def test_a_form_that_exists_ends_the_wait_at_the_first_poll(service, run):
             [1, 900],
         ),
         # The service's spellings of identifiers, and of names that look the same.
-        ({"property_id": 7}, {"property_id": 8}, {"property_id": 7, "propertyID": "0007"}, [900]),
-        ({"property": "0007"}, {"property_id": 8}, {"property_id": 7}, [900]),
+        (
+            {"property_id": 7},
+            {"property_id": 8},
+            {"property_id": 7, "propertyID": "0007"},
+            [900],
+        ),
+        (
+            {"property": "0007"},
+            {"property_id": 8},
+            {"property_id": 7},
+            [900],
+        ),
         (
             {"job_id": 11, "form_names": "Prüfbuch"},
             {"job_id": 11},
@@ -81,7 +111,12 @@ def test_a_form_that_exists_ends_the_wait_at_the_first_poll(service, run):
             [900],
         ),
         # A record that the service knows no times of.
-        ({"job_id": 11}, {"job_id": 12}, {"job_id": 11, "lastUpdatedOnDateTime": None}, [900]),
+        (
+            {"job_id": 11},
+            {"job_id": 12},
+            {"job_id": 11, "lastUpdatedOnDateTime": None},
+            [900],
+        ),
     ],
 )
 def test_a_form_that_is_completed_later_ends_the_wait(
@@ -138,16 +173,25 @@ def test_a_form_that_is_deleted_or_moves_before_the_worker_polls_does_not_count(
 @pytest.mark.parametrize("early", ["created", "updated"])
 def test_forms_from_before_the_bound_do_not_count(service, run, soon, early):
     bound = {"created": "since", "updated": "updated_since"}[early]
-    service.add_form(job_id=11, **{early: START - timedelta(milliseconds=1)})
-    soon(service.add_form, job_id=11, id=900, created=START, updated=START)
+    just_before = START - timedelta(milliseconds=1)
+    service.add_form(job_id=11, **{early: just_before})
+    soon(
+        service.add_form,
+        job_id=11,
+        id=900,
+        created=START,
+        updated=START,
+    )
     # With its old times it is found by a catch-up alone, the first or one of 15 minutes later.
-    run.mode == "deferred" and soon(service.update_form, 900, polls=3, updated=datetime.now(UTC))
+    if run.mode == "deferred":
+        soon(service.update_form, 900, polls=3, updated=datetime.now(UTC))
 
     assert run(job_id=11, xcom="ids", **{bound: START.isoformat()}) == [900]
 
 
 def bounds(service):
-    queries = [dict(request.query) for request in service.requests_to("GET", "/forms")]
+    requests = service.requests_to("GET", "/forms")
+    queries = [dict(request.query) for request in requests]
     return {query.get("createdOnDateTime[gte]") for query in queries if "jobID" in query}
 
 
@@ -166,10 +210,22 @@ JOB = {"id": 11, "propertyID": 7, "createdOnDateTime": "2026-03-04T05:06:07+00:0
             },
             "2026-04-01T00:00:00.000Z",
         ),
-        ({"job_id": 11, "updated_since": "2026-03-05"}, {}, None),
+        (
+            {"job_id": 11, "updated_since": "2026-03-05"},
+            {},
+            None,
+        ),
         ({"job": JOB}, {}, "2026-03-04T05:06:07.000Z"),
-        ({"job": str(JOB)}, {}, "2026-03-04T05:06:07.000Z"),
-        ({"job": JOB, "since": "2026-03-01"}, {}, "2026-03-01T00:00:00.000Z"),
+        (
+            {"job": str(JOB)},
+            {},
+            "2026-03-04T05:06:07.000Z",
+        ),
+        (
+            {"job": JOB, "since": "2026-03-01"},
+            {},
+            "2026-03-01T00:00:00.000Z",
+        ),
         ({"job": 11}, {}, format_time(START)),
         (
             {"job": {"id": 5, "jobID": 11, "createdOnDateTime": "2026-03-04"}},
@@ -200,9 +256,9 @@ def test_a_since_that_goes_with_the_clock_is_that_of_the_first_poll(service, mod
     context = {"data_interval_start": START, "task_state_store": MemoryStateStore()}
 
     for _ in ("at first", "cleared"):
-        assert Run(mode, Rendered)(job_id=11, since="{{ now() }}", xcom="ids", context=context) == [
-            900
-        ]
+        run = Run(mode, Rendered)
+        ids = run(job_id=11, since="{{ now() }}", xcom="ids", context=context)
+        assert ids == [900]
     assert len(bounds(service)) == 1
 
 
@@ -221,7 +277,17 @@ def test_the_output_of_the_task_that_creates_the_job_is_a_dependency():
 def resume(wait=None, *, context=None, **arguments):
     """Resume a sensor whose deadline is past."""
     now = datetime.now(UTC).timestamp()
-    event = {"wait": asdict(WaitState("", now - 60, now, START.isoformat(), **(wait or {})))}
+    event = {
+        "wait": asdict(
+            WaitState(
+                "",
+                now - 60,
+                now,
+                START.isoformat(),
+                **(wait or {}),
+            )
+        )
+    }
     sensor = FsmFormSensor(task_id="wait", job_id=11, **arguments)
     context = {"ti": TaskInstance(), "data_interval_start": START, **(context or {})}
     return sensor.resume_execution("execute_complete", {"event": event}, context)
@@ -283,17 +349,39 @@ def test_the_time_of_the_first_poll_may_be_text(service):
     ("fault", "arguments", "end"),
     [
         (faults.Status(401), {}, AirflowFailException),
-        (faults.Status(401), {"soft_fail": True}, AirflowSkipException),
-        (faults.Status(401), {"never_fail": True}, AirflowSkipException),
+        (
+            faults.Status(401),
+            {"soft_fail": True},
+            AirflowSkipException,
+        ),
+        (
+            faults.Status(401),
+            {"never_fail": True},
+            AirflowSkipException,
+        ),
         (faults.Status(503), {}, FsmServerError),
-        (faults.Status(503), {"soft_fail": True}, FsmServerError),
-        (faults.Status(503), {"never_fail": True}, AirflowSkipException),
+        (
+            faults.Status(503),
+            {"soft_fail": True},
+            FsmServerError,
+        ),
+        (
+            faults.Status(503),
+            {"never_fail": True},
+            AirflowSkipException,
+        ),
     ],
 )
 def test_a_permanent_error_fails_the_task_one_not_tolerated_is_left_to_airflows_retries(
     service, run, soon, fault, arguments, end
 ):
-    soon(service.fail, "GET", "/forms", fault, every=True)
+    soon(
+        service.fail,
+        "GET",
+        "/forms",
+        fault,
+        every=True,
+    )
 
     with pytest.raises(end) as ended:
         run(job_id=11, failure_tolerance=0, **arguments)
@@ -303,15 +391,26 @@ def test_a_permanent_error_fails_the_task_one_not_tolerated_is_left_to_airflows_
 @pytest.mark.parametrize("mode", ["poke", "deferred"])
 @pytest.mark.parametrize(
     "fault",
-    [faults.Reset(), faults.Status(410), faults.pagination(hasMore=True, nextCursor=None)],
+    [
+        faults.Reset(),
+        faults.Status(410),
+        faults.pagination(hasMore=True, nextCursor=None),
+    ],
     ids=["reset", "410", "pagination"],
 )
 def test_poll_failures_are_tolerated(service, mode, soon, fault):
-    soon(service.fail, "GET", "/forms", fault, every=True)
+    soon(
+        service.fail,
+        "GET",
+        "/forms",
+        fault,
+        every=True,
+    )
     soon(service.clear_faults, polls=3)
     soon(service.add_form, polls=3, job_id=11, id=900)
 
-    assert Run(mode)(job_id=11, xcom="ids", timeout=300) == [900]
+    run = Run(mode)
+    assert run(job_id=11, xcom="ids", timeout=300) == [900]
     assert len(service.requests) > 3
 
 
@@ -323,7 +422,13 @@ def test_in_reschedule_mode_a_failed_poll_is_airflows_retry(service):
 
 
 def test_failures_that_outlast_the_tolerance_fail_the_task_with_their_error(service, run, soon):
-    soon(service.fail, "GET", "/forms", faults.Status(503), every=True)
+    soon(
+        service.fail,
+        "GET",
+        "/forms",
+        faults.Status(503),
+        every=True,
+    )
 
     with pytest.raises(FsmServerError, match="GET /forms returned HTTP 503"):
         run(job_id=11, failure_tolerance=timedelta(seconds=2))
@@ -332,11 +437,18 @@ def test_failures_that_outlast_the_tolerance_fail_the_task_with_their_error(serv
 @pytest.mark.parametrize("mode", ["poke", "deferred"])
 def test_the_tolerance_is_for_failures_in_a_row_not_for_all_together(service, mode, soon):
     soon(service.fail, "GET", "/forms", faults.Status(503))
-    soon(service.fail, "GET", "/forms", faults.Status(503), polls=3)
+    soon(
+        service.fail,
+        "GET",
+        "/forms",
+        faults.Status(503),
+        polls=3,
+    )
     soon(service.add_form, polls=4, job_id=11, id=900)
 
     tolerance = 1.8 if mode == "deferred" else 1.8 * SHORT
-    assert Run(mode)(job_id=11, failure_tolerance=tolerance, xcom="ids") == [900]
+    run = Run(mode)
+    assert run(job_id=11, failure_tolerance=tolerance, xcom="ids") == [900]
 
 
 def test_the_tolerance_ends_also_where_only_the_worker_does_not_reach_the_service(
@@ -386,7 +498,8 @@ def test_a_host_that_is_edited_is_asked_and_the_forms_of_the_old_one_do_not_coun
             with pytest.raises(FsmConnectionEditedError, match="connection leads to"):
                 run(job_id=11, form_names=["Gas", "Sign-off"], failure_tolerance=2)
         else:
-            assert run(job_id=11, form_names=["Gas", "Sign-off"], xcom="ids", timeout=300) == [1, 2]
+            ids = run(job_id=11, form_names=["Gas", "Sign-off"], xcom="ids", timeout=300)
+            assert ids == [1, 2]
 
 
 def test_an_unreachable_secrets_backend_is_tolerated(
@@ -414,10 +527,11 @@ def test_a_missing_connection_at_the_first_poll_raises_airflows_own_error(mode, 
 
 @pytest.mark.parametrize("server_time", ["0001-01-01T00:00:00Z", "soon", None])
 def test_a_service_without_a_clock(service, deferred_run, soon, server_time):
-    page = faults.Rewrite(
-        lambda page: {**page, "meta": {**page["meta"], "serverTime": server_time}}
-    )
-    service.fail("GET", "/forms", page, every=True)
+    def with_time(page):
+        meta = {**page["meta"], "serverTime": server_time}
+        return {**page, "meta": meta}
+
+    service.fail("GET", "/forms", faults.Rewrite(with_time), every=True)
     soon(service.add_form, polls=3, job_id=11, id=900)
 
     assert deferred_run(job_id=11, xcom="ids") == [900]
@@ -425,7 +539,14 @@ def test_a_service_without_a_clock(service, deferred_run, soon, server_time):
 
 def test_a_time_of_the_repeated_hour_of_summer_time_counts_for_both_readings(service, connect, run):
     connect(service, max_retries=0, server_timezone="Europe/London")
-    since = datetime(2025, 10, 26, 1, 15, tzinfo=UTC)  # 01:15 GMT, the second 01:15 of that night
+    since = datetime(
+        2025,
+        10,
+        26,
+        1,
+        15,
+        tzinfo=UTC,
+    )  # 01:15 GMT, the second 01:15 of that night
     service.add_form(job_id=11, id=900, created=since, createdOnDateTime="2025-10-26T01:30:00")
 
     assert run(job_id=11, since=since, xcom="ids") == [900]

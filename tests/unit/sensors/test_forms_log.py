@@ -30,7 +30,13 @@ def times_out(run, **arguments):
 
 
 def test_it_begins_with_one_line_and_each_poll_says_what_is_missing(service, run, soon, logged):
-    soon(service.add_form, polls=3, job_id=11, form_name="Gas", id=900)
+    soon(
+        service.add_form,
+        polls=3,
+        job_id=11,
+        form_name="Gas",
+        id=900,
+    )
 
     assert run(**GAS, timeout=300, xcom="ids") == [900]
 
@@ -113,7 +119,11 @@ def test_a_since_in_the_future_is_warned_of_once(service, run, logged):
             [],
             "0 of 300 forms: 000, 001, 002, 003, 004 and 295 more are missing",
         ),
-        ({"form_names": "Gas"}, ["Photo"], "0 of 1 form: Gas is missing"),  # of the entire account
+        (
+            {"form_names": "Gas"},
+            ["Photo"],
+            "0 of 1 form: Gas is missing",
+        ),  # of the entire account
     ],
 )
 @pytest.mark.parametrize("mode", ["poke"])
@@ -132,7 +142,13 @@ def test_a_poll_says_what_is_missing_and_what_there_is(
 @pytest.mark.parametrize("is_last", [True, False])
 @pytest.mark.parametrize("mode", ["poke", "deferred"])
 def test_a_timeout_says_how_the_last_poll_failed(service, mode, soon, is_last):
-    soon(service.fail, "GET", "/forms", faults.Status(503), every=is_last)
+    soon(
+        service.fail,
+        "GET",
+        "/forms",
+        faults.Status(503),
+        every=is_last,
+    )
 
     text = times_out(Run(mode), job_id=11, timeout=1.5)
 

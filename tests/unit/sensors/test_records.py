@@ -44,7 +44,14 @@ def run(request):
 
 
 def sensor(**kwargs):
-    return FsmRecordSensor(**{"task_id": "wait", "path": "/forms", "predicate": is_done, **kwargs})
+    return FsmRecordSensor(
+        **{
+            "task_id": "wait",
+            "path": "/forms",
+            "predicate": is_done,
+            **kwargs,
+        }
+    )
 
 
 def poke(**kwargs):
@@ -53,7 +60,8 @@ def poke(**kwargs):
 
 
 def responds(service, body, path="/jobs/4711", **when):
-    service.fail("GET", path, faults.Status(200, body=body), **(when or {"every": True}))
+    fault = faults.Status(200, body=body)
+    service.fail("GET", path, fault, **(when or {"every": True}))
 
 
 def listing(*records):
@@ -78,7 +86,9 @@ def test_a_record_that_comes_and_changes_later_ends_the_wait(service, run, soon)
 
 def test_minimum_records_and_pages(service, run, soon):
     service.seed_forms(25)
-    first, last = service.forms[0]["id"], service.forms[-1]["id"]
+    identifiers = [form["id"] for form in service.forms]
+    first = identifiers[0]
+    last = identifiers[-1]
     service.update_form(first, status="Done")
     soon(service.update_form, last, status="Done", polls=3)
 
@@ -86,7 +96,8 @@ def test_minimum_records_and_pages(service, run, soon):
 
 
 def test_xcom_has_the_fields_that_are_asked_for_and_no_others(service, run):
-    responds(service, listing(RECORD, {"id": 7, "status": "Done", "tags": ["x"]}), "/jobs")
+    tagged = {"id": 7, "status": "Done", "tags": ["x"]}
+    responds(service, listing(RECORD, tagged), "/jobs")
 
     assert run(path="/jobs") == [{"id": 4711}, {"id": 7}]
     assert run(path="/jobs", fields="status") == [{"status": "Done"}]
@@ -100,9 +111,9 @@ def test_one_record(service, run, soon):
     responds(service, {**RECORD, "status": "Open"})
     soon(responds, service, RECORD, polls=2)
 
-    assert run(path="/jobs/4711", single=True, fields=["id", "status"]) == [
-        {"id": 4711, "status": "Done"}
-    ]
+    records = run(path="/jobs/4711", single=True, fields=["id", "status"])
+
+    assert records == [{"id": 4711, "status": "Done"}]
     assert {request.path for request in service.requests} == {"/jobs/4711"}
 
 
@@ -112,7 +123,8 @@ def test_query_parameters_are_sent_with_each_page(service, run):
 
     run(query_params={"x": ["a", "b"]})
 
-    assert [request.query[:2] for request in service.requests] == [(("x", "a"), ("x", "b"))] * 2
+    both = (("x", "a"), ("x", "b"))
+    assert [request.query[:2] for request in service.requests] == [both, both]
 
 
 def test_templates(service):
@@ -125,7 +137,12 @@ def test_templates(service):
         fields="{{ names | tojson }}",
     )
     waiting.render_template_fields(
-        {"of": "forms", "job": 7, "number": 1, "names": ["id", "formName"]}
+        {
+            "of": "forms",
+            "job": 7,
+            "number": 1,
+            "names": ["id", "formName"],
+        }
     )
 
     assert waiting.execute({}) == [{"id": form["id"], "formName": form["formName"]}]
@@ -172,7 +189,8 @@ def test_a_rendered_value_is_checked_at_the_first_poll(service, argument, found)
 )
 def test_an_output_that_is_none_does_not_make_more_records_count(service, argument, value):
     service.add_form(status="Done")
-    waiting = sensor(**{argument: "/{{ found }}" if argument == "path" else "{{ found }}"})
+    template = "/{{ found }}" if argument == "path" else "{{ found }}"
+    waiting = sensor(**{argument: template})
     setattr(waiting, argument, value)  # as an upstream task's output comes
 
     with pytest.raises(AirflowFailException, match=f"^{argument}: "):
@@ -184,9 +202,8 @@ def test_mapped_tasks_have_the_predicate(service):
     done = service.add_form(job_id=7, status="Done")
     service.add_form(job_id=8, status="Done")
     with DAG("mapped", schedule=None):
-        mapped = FsmRecordSensor.partial(task_id="wait", path="/forms", predicate=is_done).expand(
-            query_params=[{"jobID": 7}, {"jobID": 8}]
-        )
+        partial = FsmRecordSensor.partial(task_id="wait", path="/forms", predicate=is_done)
+        mapped = partial.expand(query_params=[{"jobID": 7}, {"jobID": 8}])
 
     waiting = mapped.unmap({"query_params": {"jobID": 7}})
 
@@ -195,7 +212,8 @@ def test_mapped_tasks_have_the_predicate(service):
 
 def test_deferrable_as_a_default_of_the_dag_is_for_others(service):
     service.add_form(status="Done")
-    with DAG("defaults", schedule=None, default_args={"deferrable": True, "failure_tolerance": 5}):
+    defaults = {"deferrable": True, "failure_tolerance": 5}
+    with DAG("defaults", schedule=None, default_args=defaults):
         waiting = sensor()
 
     assert waiting.failure_tolerance == 5
@@ -224,15 +242,19 @@ def test_a_predicate_that_asks_the_service_is_tolerated_like_a_poll(service, run
     service.fail("GET", "/jobs/1", faults.Status(503))
     responds(service, {"status": "Done"}, "/jobs/1", call=2)
 
-    assert run(predicate=lambda form: is_done(FsmHook().request("GET", "/jobs/1"))) == [{"id": 900}]
+    def is_done_job(form):
+        job = FsmHook().request("GET", "/jobs/1")
+        return is_done(job)
+
+    assert run(predicate=is_done_job) == [{"id": 900}]
 
 
 @pytest.mark.parametrize("again", [1, "1"])
 def test_a_record_on_two_pages_counts_once_and_as_it_was_last(service, again):
-    first = [{"id": 1, "status": "Done"}, {"id": 2, "status": "Done"}]
-    pages = [listing(*first), listing({"id": again}, {"id": 3})]
-    pages[0]["pagination"] = {"hasMore": True, "nextCursor": "2"}
-    for call, page in enumerate([*pages, *pages], 1):
+    first = listing({"id": 1, "status": "Done"}, {"id": 2, "status": "Done"})
+    first["pagination"] = {"hasMore": True, "nextCursor": "2"}
+    second = listing({"id": again}, {"id": 3})
+    for call, page in enumerate([first, second, first, second], 1):
         responds(service, page, "/jobs", call=call)
 
     assert poke(path="/jobs") == [{"id": 2}]
@@ -242,31 +264,48 @@ def test_a_record_on_two_pages_counts_once_and_as_it_was_last(service, again):
 
 @pytest.mark.parametrize(
     "record",
-    [{"dynamicFieldID": 1}, {"id": None}, {"id": ""}, {"id": True}, {"id": [1]}, {"id": {"x": 1}}],
+    [
+        {"dynamicFieldID": 1},
+        {"id": None},
+        {"id": ""},
+        {"id": True},
+        {"id": [1]},
+        {"id": {"x": 1}},
+    ],
 )
 @pytest.mark.parametrize("single", [False, True])
 def test_a_record_that_nothing_identifies_fails_the_task_also_if_it_does_not_count(
     service, record, single
 ):
-    responds(service, record if single else listing({"id": 1}, record), "/jobs")
+    body = record if single else listing({"id": 1}, record)
+    responds(service, body, "/jobs")
+    index = 0 if single else 1
 
     with pytest.raises(
-        AirflowFailException, match=rf"^fields: index {int(not single)} of GET /jobs .*'id'"
-    ) as it:
+        AirflowFailException,
+        match=rf"^fields: index {index} of GET /jobs .*'id'",
+    ) as failed:
         poke(path="/jobs", single=single)
-    has = f"it has {next(iter(record))}"
-    assert str(it.value).endswith(
-        f"{has}. If this is a listing, leave out single=True" if single else has
-    )
+    end = f"it has {next(iter(record))}"
+    if single:
+        end += ". If this is a listing, leave out single=True"
+    assert str(failed.value).endswith(end)
 
 
 @pytest.mark.parametrize(
-    ("single", "body"), [(True, [RECORD]), (True, "x"), (False, listing(5)), (False, RECORD)]
+    ("single", "body"),
+    [
+        (True, [RECORD]),
+        (True, "x"),
+        (False, listing(5)),
+        (False, RECORD),
+    ],
 )
 @ONE_PROCESS
 def test_what_is_no_record_is_an_unreadable_response(service, run, soon, single, body):
+    readable = RECORD if single else listing(RECORD)
     responds(service, body, call=1)
-    responds(service, RECORD if single else listing(RECORD), call=2)
+    responds(service, readable, call=2)
 
     assert run(path="/jobs/4711", single=single) == [{"id": 4711}]
 
@@ -285,11 +324,11 @@ def test_a_permanent_error_fails_the_task_without_a_retry(service, run, status):
 def test_a_timeout_says_for_what(service, run, logged, soft_fail, end):
     service.add_form(status="Open")
 
-    with pytest.raises(
-        end, match=r"^Sensor has timed out after .*: waited for a record of /forms that is_done"
-    ):
+    target = "a record of /forms that is_done"
+    with pytest.raises(end, match=f"^Sensor has timed out after .*: waited for {target}"):
         run(timeout=1, soft_fail=soft_fail)
-    assert len(logged("Waiting for a record of /forms that is_done accepts; polling every ")) == 1
+    begun = logged(f"Waiting for {target} accepts; polling every ")
+    assert len(begun) == 1
     assert set(logged("0 of 1")) == {"0 of 1 record, of 1 at /forms"}
 
 

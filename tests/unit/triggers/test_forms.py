@@ -18,7 +18,8 @@ from fsm_provider.triggers.forms import MIN_DEFERRAL, FsmFormTrigger
 from tests.unit.clocks import hurried, run_hurried
 
 TODAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-UPDATED, CREATED = "lastUpdatedOnDateTime[gte]", "createdOnDateTime[gte]"
+UPDATED = "lastUpdatedOnDateTime[gte]"
+CREATED = "createdOnDateTime[gte]"
 
 
 @pytest.fixture(autouse=True)
@@ -37,39 +38,57 @@ def trigger(
 ):
     """The trigger of a sensor that polled so many seconds ago; ``known=None``: it knows nothing."""
     now = time.time()
-    wait = WaitState(
-        FsmHook(fsm_conn_id).settings.service,
-        now,
-        now + timeout,
+    state = WaitState(
+        service=FsmHook(fsm_conn_id).settings.service,
+        began=now,
+        deadline=now + timeout,
         polled_at=now - polled,
         known=None if known is None else list(known),
         futile_wakes=futile_wakes,
     )
-    others = {"minimum_forms": 1, "form_names": [], "query_params": None}
-    others |= {"poll_interval": 1.0, "failure_tolerance": 1e9}
-    others = {name: arguments.pop(name, usual) for name, usual in others.items()}
-    filters = {"created_since": TODAY.isoformat(), **arguments}
-    filters = {name: str(value) for name, value in filters.items() if value is not None}
-    made = FsmFormTrigger(fsm_conn_id=fsm_conn_id, filters=filters, wait=asdict(wait), **others)
+    others = {
+        "minimum_forms": 1,
+        "form_names": [],
+        "query_params": None,
+        "poll_interval": 1.0,
+        "failure_tolerance": 1e9,
+    }
+    filters = {"created_since": TODAY.isoformat()}
+    for name, value in arguments.items():
+        if name in others:
+            others[name] = value
+        elif value is None:
+            filters.pop(name, None)
+        else:
+            filters[name] = str(value)
+    made = FsmFormTrigger(
+        fsm_conn_id=fsm_conn_id,
+        filters=filters,
+        wait=asdict(state),
+        **others,
+    )
     made.trigger_id = 1  # as the triggerer gives it
     return made
 
 
 class Triggerer:
-    """Runs triggers on one event loop; ``await waits.start(trigger)`` returns the wait of its
-    event.
+    """Runs triggers on one event loop.
+
+    ``await waits.start(trigger)`` returns the wait of its event.
     """
 
     def __init__(self):
         self.tasks = []
 
     def start(self, waiting):
-        self.tasks.append(asyncio.create_task(self._run(waiting)))
-        return self.tasks[-1]
+        task = asyncio.create_task(self._run(waiting))
+        self.tasks.append(task)
+        return task
 
     async def _run(self, waiting):
         async with aclosing(waiting.run()) as events:
-            return (await anext(events)).payload["wait"]
+            event = await anext(events)
+        return event.payload["wait"]
 
     async def seconds_until(self, wait, most=100_000.0):
         began = asyncio.get_running_loop().time()
@@ -131,21 +150,22 @@ async def test_waits_share_a_feed_that_differ_only_in_what_references_show(
         waits.start(trigger(**{"job_id": 2, "poll_interval": 1000.0, **other}))
         await asyncio.sleep(30)
 
-    assert len([query for query in queries(service) if UPDATED in query]) == feeds
+    listings_of_changes = [query for query in queries(service) if UPDATED in query]
+    assert len(listings_of_changes) == feeds
 
 
 @hurried()
 async def test_many_waits_are_one_request_a_poll_and_each_is_woken_for_its_own_forms(service):
     async with triggerer() as waits:
-        tasks = [waits.start(trigger(job_id=job)) for job in range(100, 300)]
+        tasks = {job: waits.start(trigger(job_id=job)) for job in range(100, 300)}
         await until(service, lambda: len(service.requests) >= 5)
         before = len(service.requests)
         for job in (110, 220):
             service.add_form(job_id=job)
-        await asyncio.gather(tasks[10], tasks[120])
-        woken = [number for number, task in enumerate(tasks) if task.done()]
+        await asyncio.gather(tasks[110], tasks[220])
+        woken = [job for job, task in tasks.items() if task.done()]
 
-    assert woken == [10, 120]
+    assert woken == [110, 220]
     assert before <= 6
     assert all("jobID" not in query for query in queries(service))
 
@@ -167,43 +187,49 @@ async def test_once_the_last_wait_is_cancelled_nothing_is_asked_any_more(service
 async def test_waits_whose_polls_are_long_ago_are_one_listing_for_all(
     service, count, asked, polled, known
 ):
-    """As after a restart of the triggerer; few each have their own. No listing of changes has them."""
+    """As after a restart of the triggerer; few each have their own.
+
+    No listing of changes has them.
+    """
     old = datetime.now(UTC) - timedelta(hours=2)
     for job in range(100, 140):
         service.add_form(job_id=job, created=max(old, TODAY), updated=old)
 
     async with triggerer() as waits:
-        jobs = range(100, 100 + count)
-        started = [waits.start(trigger(job_id=job, polled=polled, known=known)) for job in jobs]
+        started = []
+        for job in range(100, 100 + count):
+            waiting = trigger(job_id=job, polled=polled, known=known)
+            started.append(waits.start(waiting))
         await asyncio.gather(*started)
 
-    by_creation = [
-        query for query in queries(service) if CREATED in query and "cursor" not in query
-    ]
-    assert sorted({query.get("jobID") for query in by_creation}, key=str) == asked
+    first_pages = [query for query in queries(service) if "cursor" not in query]
+    by_creation = [query for query in first_pages if CREATED in query]
+    jobs = {query.get("jobID") for query in by_creation}
+    assert sorted(jobs, key=str) == asked
     assert len(by_creation) == 1 or count == 2
 
 
 @hurried()
 async def test_a_service_that_leaves_out_what_was_never_updated(service):
-    """A listing by creation has shown that there are such records: changes are asked for by
-    creation, too.
-    """
+    """A listing by creation has shown such records: changes are asked for by creation, too."""
 
     class LeavesOut:
         async def play(self, exchange):
-            by_update = UPDATED in exchange.request.query_params
-            drop = faults.Rewrite(lambda page: {**page, "data": []} if by_update else page)
-            await drop.play(exchange)
+            fault = faults.CorrectResponse()
+            if UPDATED in exchange.request.query_params:
+                fault = faults.Rewrite(lambda page: {**page, "data": []})
+            await fault.play(exchange)
+
+    def has_asked_for_all():
+        of_all = [query for query in queries(service) if "jobID" not in query]
+        return any(CREATED in query for query in of_all)
 
     service.fail("GET", "/forms", LeavesOut(), every=True)
     service.add_form(job_id=1, lastUpdatedOnDateTime=None, form_name="Photo")
 
     async with triggerer() as waits:
         waiting = waits.start(trigger(job_id=1, form_names=["Gas"], known=None))
-        await until(
-            service, lambda: any("jobID" not in one and CREATED in one for one in queries(service))
-        )
+        await until(service, has_asked_for_all)
         service.add_form(job_id=1, lastUpdatedOnDateTime=None, form_name="Gas")
 
         assert await waits.seconds_until(waiting) < 200
@@ -217,8 +243,16 @@ async def test_a_service_that_leaves_out_what_was_never_updated(service):
     [
         ({}, MIN_DEFERRAL, 90),
         ({"poll_interval": 100.0}, 100, 190),
-        ({"poll_interval": 100.0, "futile_wakes": 2}, 400, 700),
-        ({"poll_interval": 100.0, "futile_wakes": 30}, CHECK_EVERY, 1.7 * CHECK_EVERY),
+        (
+            {"poll_interval": 100.0, "futile_wakes": 2},
+            400,
+            700,
+        ),
+        (
+            {"poll_interval": 100.0, "futile_wakes": 30},
+            CHECK_EVERY,
+            1.7 * CHECK_EVERY,
+        ),
         ({"poll_interval": 100.0, "timeout": 20}, 20, 90),
     ],
 )
@@ -229,11 +263,11 @@ def test_a_wake_follows_the_poll_before_by_an_interval_and_twice_as_much_after_e
 
     async def run():
         async with triggerer() as waits:
-            return await waits.seconds_until(
-                waits.start(trigger(job_id=1, known=None, **arguments))
-            )
+            waiting = waits.start(trigger(job_id=1, known=None, **arguments))
+            return await waits.seconds_until(waiting)
 
-    assert least <= run_hurried(run(), hurry=250.0 if least >= 400 else 100.0) <= most
+    hurry = 250.0 if least >= 400 else 100.0
+    assert least <= run_hurried(run(), hurry=hurry) <= most
 
 
 # --- failures ---
@@ -243,11 +277,13 @@ class Refuses:
     """A fault of the common listings, or of those of one job."""
 
     def __init__(self, *, job=None, fault=None):
-        self.job, self.fault = job, fault or faults.Status(403)
+        self.job = job
+        self.fault = fault or faults.Status(403)
 
     async def play(self, exchange):
-        is_refused = exchange.request.query_params.get("jobID") == self.job
-        await (self.fault if is_refused else faults.CorrectResponse()).play(exchange)
+        job = exchange.request.query_params.get("jobID")
+        fault = self.fault if job == self.job else faults.CorrectResponse()
+        await fault.play(exchange)
 
 
 @pytest.mark.parametrize(
@@ -264,11 +300,13 @@ async def test_where_the_account_wide_listing_fails_each_wait_has_its_own(servic
     service.fail("GET", "/forms", Refuses(fault=fault), every=True)
 
     async with triggerer() as waits:
-        waiting, other = (waits.start(trigger(job_id=job, failure_tolerance=0.0)) for job in (1, 2))
+        waiting = waits.start(trigger(job_id=1, failure_tolerance=0.0))
+        other = waits.start(trigger(job_id=2, failure_tolerance=0.0))
         await until(service, lambda: len(service.requests) >= 6)
         service.add_form(job_id=2)
+        woken = await asyncio.wait_for(other, 1_000)
 
-        assert (await asyncio.wait_for(other, 1_000))["failing_since"] is None
+        assert woken["failing_since"] is None
         assert not waiting.done()
 
 
@@ -277,19 +315,25 @@ async def test_what_fails_for_one_wait_is_its_own(service):
     service.fail("GET", "/forms", Refuses(job="1"), every=True)
 
     async with triggerer() as waits:
-        failing, healthy, waiting = (
-            waits.start(trigger(job_id=job, known=None)) for job in (1, 2, 3)
-        )
-        assert (await failing)["failing_since"]
+        failing = waits.start(trigger(job_id=1, known=None))
+        healthy = waits.start(trigger(job_id=2, known=None))
+        waiting = waits.start(trigger(job_id=3, known=None))
+        failed = await failing
+        assert failed["failing_since"]
         service.add_form(job_id=2)
+        woken = await healthy
 
-        assert (await healthy)["failing_since"] is None
+        assert woken["failing_since"] is None
         assert not waiting.done()
 
 
 @pytest.mark.parametrize(
     ("fault", "is_permanent"),
-    [(faults.Status(401), True), (faults.Status(503), False), (faults.Reset(), False)],
+    [
+        (faults.Status(401), True),
+        (faults.Status(503), False),
+        (faults.Reset(), False),
+    ],
 )
 @hurried(50.0)
 async def test_workers_are_woken_by_what_is_permanent_at_once_else_after_their_tolerance(
@@ -305,7 +349,8 @@ async def test_workers_are_woken_by_what_is_permanent_at_once_else_after_their_t
 
         assert (await hasty)["failing_since"]
         if is_permanent:
-            assert (await asyncio.wait_for(calm, 10_000))["failing_since"]
+            woken = await asyncio.wait_for(calm, 10_000)
+            assert woken["failing_since"]
         else:
             assert took >= 100
             assert not calm.done()
@@ -346,13 +391,15 @@ async def test_polls_pause_as_long_as_the_service_asks(service):
 
 @hurried()
 async def test_what_polls_say_is_in_the_log_of_no_task(service):
-    current, logged = ContextVar("current", default=None), []
+    current = ContextVar("current", default=None)
+    logged = []
 
     class Handler(logging.Handler):
         def emit(self, record):
             logged.append((current.get(), record.getMessage()))
 
-    handler, log = Handler(), logging.getLogger("fsm_provider.polling.feed")
+    handler = Handler()
+    log = logging.getLogger("fsm_provider.polling.feed")
     log.addHandler(handler)
     try:
         async with triggerer() as waits:

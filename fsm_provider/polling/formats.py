@@ -1,0 +1,30 @@
+"""The formats of what is stored: another version of this package may have to read it.
+
+Each stored value has a ``format``, a number; what has none is of the first. Within a format, fields
+may be added, which older versions ignore, and left out, which then have a default. A change that an
+older version would misread makes a new format, which that version refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fsm_provider.api.errors import FsmInputError
+
+FIRST = 1
+
+
+def format_of(stored: Mapping[str, Any]) -> int:
+    number: int = stored.get("format", FIRST)
+    return number
+
+
+def refuse_newer(stored: Mapping[str, Any], newest: int, message: str) -> None:
+    """Refuse what a newer version has written.
+
+    :param newest: the newest format that this version reads.
+    :param message: what to do; ``{}`` is the format that was found.
+    """
+    if format_of(stored) > newest:
+        raise FsmInputError(message.format(format_of(stored)))

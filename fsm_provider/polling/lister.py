@@ -1,0 +1,190 @@
+"""Listings in a triggerer, in threads, with an Airflow connection that may change."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Self
+
+from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
+from fsm_provider.api.forms import FormFilter
+from fsm_provider.metrics import AirflowMetrics
+from fsm_provider.polling.polls import (
+    FormVersion,
+    ListingResult,
+    Query,
+    Time,
+    bound_at,
+    list_once,
+)
+
+if TYPE_CHECKING:
+    from fsm_provider.api.client import FsmClient
+    from fsm_provider.api.settings import Settings
+
+MAX_READINGS = 3
+"""Of one listing, whose totals show that records slipped between its pages."""
+READ_CONNECTION_EVERY = 60.0
+"""Seconds after which the connection is read again, as it may lead elsewhere; after some errors at
+once.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What listings have in common that can be shared; the service is a base URL and an account."""
+
+    fsm_conn_id: str
+    service: str
+    filters: FormFilter  # those that a form's reference does not show
+    query_params: str
+    interval: float
+
+    @classmethod
+    def from_arguments(
+        cls, fsm_conn_id: str, service: str, filters: Any, query_params: Any, interval: float
+    ) -> Self:
+        return cls(
+            fsm_conn_id,
+            service,
+            filters=FormFilter(**filters).for_shared_stream(),
+            query_params=json.dumps(query_params or {}, sort_keys=True, default=str),
+            interval=float(interval),
+        )
+
+
+class Lister:
+    """Lists the forms of a source, each time with the retries of the client.
+
+    A feed makes it, calls :meth:`list_forms` from its event loop, two at a time at most, and calls
+    :meth:`close` as it ends. The first listing makes the client. Another one replaces it when the
+    connection, which is read every minute, has other settings.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._params: dict[str, Any] = json.loads(source.query_params)
+        self._client: FsmClient | None = None
+        self._read_connection_at = float("-inf")
+
+    async def list_forms(self, query: Query) -> ListingResult:
+        wanted = replace(
+            self._source.filters,
+            property_id=query.property_id,
+            job_id=query.job_id,
+            created_since=bound_at(query.created_since),
+            updated_since=bound_at(query.updated_since),
+        )
+        try:
+            return await self._list(wanted)
+        except FsmUnauthorisedError:  # the token may have changed
+            return await self._list(wanted)
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    async def _list(self, wanted: FormFilter) -> ListingResult:
+        client = await self._current_client()
+        try:
+            return await _in_daemon_thread(
+                f"fsm {self._source.fsm_conn_id}",
+                lambda: list_once(client, wanted, self._params),
+            )
+        except (FsmConnectionError, FsmUnauthorisedError):
+            self._read_connection_at = float("-inf")
+            raise
+
+    async def _current_client(self) -> FsmClient:
+        from fsm_provider.api.client import FsmClient
+
+        now = asyncio.get_running_loop().time()
+        if self._client is not None and now < self._read_connection_at:
+            return self._client
+        settings = await read_settings(self._source.fsm_conn_id)
+        if self._client is None or self._client.settings != settings:
+            self.close()
+            metrics = AirflowMetrics({"connection": self._source.fsm_conn_id})
+            self._client = FsmClient(settings, metrics=metrics)
+        self._read_connection_at = now + READ_CONNECTION_EVERY
+        return self._client
+
+
+async def _in_daemon_thread(name: str, work: Callable[[], ListingResult]) -> ListingResult:
+    """Await work that a daemon thread does.
+
+    A service that hangs fills no pool of Airflow's, and delays no exit.
+    """
+    answer = Future[ListingResult]()
+    answer.set_running_or_notify_cancel()  # if who awaits it is cancelled, the thread goes on
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised where it is awaited
+            answer.set_exception(error)
+
+    Thread(target=run, name=name, daemon=True).start()
+    return await asyncio.wrap_future(answer)
+
+
+async def read_settings(fsm_conn_id: str) -> Settings:
+    """Return the settings of an Airflow connection.
+
+    :raises FsmConnectionError: if it cannot be read now.
+    """
+    from airflow.providers.common.compat.connection import get_async_connection
+
+    from fsm_provider.hooks.connection import settings_from
+    from fsm_provider.hooks.fsm import FsmHook
+
+    try:
+        # Cancelled midway, it would leave its answer to the next one who asks the supervisor, which
+        # ends the triggerer of Airflow 3.0 and 3.1.
+        reading = asyncio.ensure_future(get_async_connection(fsm_conn_id, hook=FsmHook))
+        connection = await asyncio.shield(reading)
+    except Exception as error:  # noqa: BLE001 - of any secrets backend
+        kind = type(error).__name__
+        text = (
+            f"connection '{fsm_conn_id}': is not defined, or its store cannot be reached ({kind})"
+        )
+        raise FsmConnectionError(text) from None
+    return settings_from(connection)
+
+
+async def list_completely(
+    list_forms: Callable[[Query], Awaitable[ListingResult]], query: Query
+) -> ListingResult:
+    """List again, until no record can have slipped between two pages.
+
+    That is the case once a reading has as many records as its total, or adds none that was there
+    when the first reading started. All readings together are the result.
+    """
+    first = await list_forms(query)
+    reading = first
+    forms = {form.id: form for form in first.forms}
+    for _ in range(MAX_READINGS - 1):
+        if _has_its_total(reading):
+            return replace(first, forms=list(forms.values()))
+        reading = await list_forms(query)
+        added = [form for form in reading.forms if form.id not in forms]
+        for form in reading.forms:
+            forms[form.id] = form
+        if not any(_may_be_older(form, first.started) for form in added):
+            return replace(first, forms=list(forms.values()))
+    return replace(first, forms=list(forms.values()), is_complete=False)
+
+
+def _has_its_total(reading: ListingResult) -> bool:
+    if reading.total is None:
+        return True
+    identifiers = {form.id for form in reading.forms}
+    return len(identifiers) >= reading.total
+
+
+def _may_be_older(form: FormVersion, time: Time) -> bool:
+    return form.time is None or form.time < time
