@@ -1,5 +1,6 @@
-"""Test runs of DAGs that completed forms start: what watcher, triggerer and scheduler do, in one
-call.
+"""Test runs of DAGs that completed forms start.
+
+One call does what watcher, triggerer and scheduler do.
 
 Unlike the fake, this is made of what it tests: the poll, its filters and the event are the
 watcher's own.
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,11 @@ MAX_NAMED = 10
 
 
 class FormRuns:
-    """Runs DAGs with the forms that are new to them."""
+    """Runs DAGs with the forms that are new to them.
+
+    A test calls :meth:`run` as often as it likes: a form that was in an event of a DAG is not new
+    to that DAG any more. :meth:`close` removes the events from Airflow's database.
+    """
 
     def __init__(self) -> None:
         self._watchers: dict[tuple[str, str], FormWatcher] = {}
@@ -75,36 +80,25 @@ class FormRuns:
         """
         condition = getattr(dag.timetable, "asset_condition", None)
         assets = {asset.name: asset for asset in _assets_in(condition)}
-        watches = {name: watch for name, asset in assets.items() if (watch := _watch_of(asset))}
-        if not watches:
-            raise ValueError(
-                f"The DAG '{dag.dag_id}' has no asset of completed_forms in its schedule, so no "
-                f"form starts it. Its assets: {', '.join(assets) or 'none'}"
-            )
+        watches = _watches_by_asset(dag, assets)
         extras = dict(other_events or {})
-        others = assets.keys() - watches.keys()
-        if unknown := extras.keys() - others:
-            raise ValueError(
-                f"other_events: {', '.join(sorted(unknown))}: the DAG '{dag.dag_id}' has no other "
-                f"asset of this name. Its other assets: {', '.join(sorted(others)) or 'none'}"
-            )
-        missing = [
-            f"other_events has none of the asset '{name}'"
-            for name in sorted(others - extras.keys())
-        ]
-        polled = []
+        missing = _missing_events(dag, assets.keys() - watches.keys(), extras.keys())
+
+        watchers_with_forms = []
         for name, watch in watches.items():
             watcher = self._watchers.setdefault((dag.dag_id, name), FormWatcher(watch))
-            if forms := watcher.poll():
-                polled.append(watcher)
+            forms = watcher.poll()
+            if forms:
+                watchers_with_forms.append(watcher)
                 extras[name] = {"from_trigger": True, "payload": event_for(watch, forms)}
             else:
                 missing.append(watcher.why_none())
-        if not polled or not _is_met(condition, extras.keys()):
+        if not watchers_with_forms or not _is_met(condition, extras.keys()):
             raise AssertionError(f"The DAG '{dag.dag_id}' would not start: {'; '.join(missing)}")
+
         event_ids = _store_events([(assets[name], extra) for name, extra in extras.items()])
         self._event_ids += event_ids
-        for watcher in polled:
+        for watcher in watchers_with_forms:
             watcher.record()
         with _started_by(event_ids, dag.dag_id):
             run: DagRun = dag.test(**arguments)
@@ -124,13 +118,17 @@ class FormRuns:
 class FormWatcher:
     """Polls for the forms of an asset that are new to one DAG.
 
+    Each :meth:`poll` lists the forms and returns those of the next event. Once they have started a
+    run, :meth:`record` makes them old; after a poll without any, :meth:`why_none` tells why.
+
     :param watch: the configuration of the asset's watcher.
     """
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._tracker = NewForms(partial(is_wanted, watch))
-        self._tracker.begin(first_floor(watch) or 0.0)  # "now" is the beginning of the test
+        # Without a floor, the watch begins "now", which is the beginning of the test.
+        self._tracker.begin(first_floor(watch) or 0.0)
         self._listed: list[Form] = []
 
     def poll(self) -> list[FormReference]:
@@ -143,29 +141,66 @@ class FormWatcher:
         self._listed = []
         with closing(FsmHook(self._watch["fsm_conn_id"]).client) as client:
             for base in bases_of(self._watch):
-                wanted = FormFilter(
-                    **filters, property_id=base.property_id, job_id=base.job_id, updated_since=since
+                form_filter = FormFilter(
+                    **filters,
+                    property_id=base.property_id,
+                    job_id=base.job_id,
+                    updated_since=since,
                 )
-                listing = list_once(client, wanted, self._watch["query_params"])
+                listing = list_once(client, form_filter, self._watch["query_params"])
                 self._listed += listing.forms
                 self._tracker.ingest(listing.forms, listing.started)
-        return [
-            form.reference for form in self._tracker.next_event(self._watch["max_forms_per_event"])
-        ]
+        forms = self._tracker.next_event(self._watch["max_forms_per_event"])
+        return [form.reference for form in forms]
 
     def why_none(self) -> str:
         """Return a message about the last poll, which found no new form."""
-        asked = {name: value for name, value in question_from(self._watch).items() if value}
-        named = [f"{one.id} '{one.reference['formName']}'" for one in self._listed[:MAX_NAMED]]
-        more = ["..."] if len(self._listed) > MAX_NAMED else []
+        question = {name: value for name, value in question_from(self._watch).items() if value}
+        first_listed = self._listed[:MAX_NAMED]
+        names = [f"{form.id} '{form.reference['formName']}'" for form in first_listed]
+        if len(self._listed) > MAX_NAMED:
+            names.append("...")
         return (
-            f"the asset '{self._watch['asset_name']}' has no new form. It asks for {asked}; "
-            f"listed: {', '.join(named + more) or 'none'}"
+            f"the asset '{self._watch['asset_name']}' has no new form. It asks for {question}; "
+            f"listed: {', '.join(names) or 'none'}"
         )
 
     def record(self) -> None:
         """Record that the forms of the last poll have started a run."""
         self._tracker.confirm(time.time())
+
+
+def _watches_by_asset(dag: DAG, assets: Mapping[str, Any]) -> dict[str, Watch]:
+    """Return the configurations of those assets that are of completed forms.
+
+    :raises ValueError: if there is none.
+    """
+    watches = {}
+    for name, asset in assets.items():
+        watch = _watch_of(asset)
+        if watch is not None:
+            watches[name] = watch
+    if not watches:
+        raise ValueError(
+            f"The DAG '{dag.dag_id}' has no asset of completed_forms in its schedule, so no "
+            f"form starts it. Its assets: {', '.join(assets) or 'none'}"
+        )
+    return watches
+
+
+def _missing_events(dag: DAG, others: Set[str], other_events: Set[str]) -> list[str]:
+    """Return a message for each other asset that is not in ``other_events``.
+
+    :raises ValueError: if ``other_events`` has an asset that is none of the others.
+    """
+    unknown = other_events - others
+    if unknown:
+        raise ValueError(
+            f"other_events: {', '.join(sorted(unknown))}: the DAG '{dag.dag_id}' has no other "
+            f"asset of this name. Its other assets: {', '.join(sorted(others)) or 'none'}"
+        )
+    missing = sorted(others - other_events)
+    return [f"other_events has none of the asset '{name}'" for name in missing]
 
 
 def _assets_in(condition: Any) -> Iterator[Any]:
@@ -182,20 +217,20 @@ def _is_met(condition: Any, names: Collection[str]) -> bool:
         return hasattr(condition, "watchers") and condition.name in names
     parts = [_is_met(part, names) for part in condition.objects]
     # Since Airflow 3.2, timetables outside of airflow.sdk have classes of their own.
-    return (
-        all(parts) if type(condition).__name__ in ("AssetAll", "SerializedAssetAll") else any(parts)
-    )
+    if type(condition).__name__ in ("AssetAll", "SerializedAssetAll"):
+        return all(parts)
+    return any(parts)
 
 
 def _watch_of(asset: Any) -> Watch | None:
     """Return the configuration of an asset's watcher, None if it is no asset of completed forms."""
     for watcher in asset.watchers:
         trigger = watcher.trigger
-        classpath, arguments = (
-            (trigger["classpath"], trigger["kwargs"])
-            if isinstance(trigger, dict)
-            else trigger.serialize()
-        )
+        if isinstance(trigger, dict):
+            classpath = trigger["classpath"]
+            arguments = trigger["kwargs"]
+        else:
+            classpath, arguments = trigger.serialize()
         if classpath == CONFIGURATION:
             watch: Watch = json.loads(arguments["watch"])
             return watch
@@ -203,24 +238,24 @@ def _watch_of(asset: Any) -> Watch | None:
 
 
 def _store_events(extras: list[tuple[Any, dict[str, Any]]]) -> list[int]:
-    """Store an event of each asset with an extra, as a triggerer does, and return their
-    identifiers.
-    """
+    """Store an event of each asset with an extra, as a triggerer does; return the events' ids."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
     with create_session() as session:
         events = []
         for asset, extra in extras:
-            known = select(AssetModel).filter_by(name=asset.name, uri=asset.uri)
-            if (model := session.scalar(known)) is None:
+            query = select(AssetModel).filter_by(name=asset.name, uri=asset.uri)
+            model = session.scalar(query)
+            if model is None:
                 # dag.test() stores a DAG's assets later, and on Airflow 3.0 not at all.
-                session.add(model := AssetModel(name=asset.name, uri=asset.uri, group=asset.group))
+                model = AssetModel(name=asset.name, uri=asset.uri, group=asset.group)
+                session.add(model)
                 session.flush()
             events.append(AssetEvent(asset_id=model.id, extra=extra))
         session.add_all(events)
         session.flush()
-        return [one.id for one in events]
+        return [asset_event.id for asset_event in events]
 
 
 @contextmanager
@@ -234,16 +269,18 @@ def _started_by(event_ids: list[int], dag_id: str) -> Iterator[None]:
 
     def start(session: Session, *_: object) -> None:
         for run in session.new:
-            if not started and isinstance(run, DagRun) and run.dag_id == dag_id:
-                started.append(run)
-                run.run_type, run.triggered_by = (
-                    DagRunType.ASSET_TRIGGERED,
-                    DagRunTriggeredByType.ASSET,
-                )
-                run.run_id = DagRun.generate_run_id(run_type=run.run_type, run_after=run.run_after)
-                run.logical_date = run.data_interval_start = run.data_interval_end = None
-                events = session.scalars(select(AssetEvent).where(AssetEvent.id.in_(event_ids)))
-                run.consumed_asset_events.extend(events)
+            is_of_dag = isinstance(run, DagRun) and run.dag_id == dag_id
+            if started or not is_of_dag:
+                continue
+            started.append(run)
+            run.run_type = DagRunType.ASSET_TRIGGERED
+            run.triggered_by = DagRunTriggeredByType.ASSET
+            run.run_id = DagRun.generate_run_id(run_type=run.run_type, run_after=run.run_after)
+            run.logical_date = None
+            run.data_interval_start = None
+            run.data_interval_end = None
+            events = session.scalars(select(AssetEvent).where(AssetEvent.id.in_(event_ids)))
+            run.consumed_asset_events.extend(events)
 
     event.listen(Session, "before_flush", start)
     try:
