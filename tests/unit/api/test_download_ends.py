@@ -17,7 +17,7 @@ from fsm_provider.api import (
 )
 from fsm_provider.testing import faults
 from fsm_provider.testing.pdf import blank_pdf
-from tests.unit.api.raw import RawServer, download, drip, http, raw_server
+from tests.unit.api.raw_server import RawServer, download, drip, http, raw_server
 from tests.unit.conftest import TOKEN
 
 PDF = blank_pdf("A certificate")

@@ -21,7 +21,7 @@ from fsm_provider.api import (
 )
 from fsm_provider.api.downloads import MAX_REDIRECTS
 from fsm_provider.testing import FakeFileHost, faults
-from tests.unit.api.raw import RawServer, download, http
+from tests.unit.api.raw_server import RawServer, download, http
 from tests.unit.api.test_error_chains import SECRET, assert_holds_no_secret
 from tests.unit.conftest import TOKEN
 

@@ -11,7 +11,7 @@ import pytest
 from fsm_provider.api import Form, FsmClient, FsmError, Settings
 from fsm_provider.api.payloads import WebhookCreate, check
 from fsm_provider.plugins.webhooks.settings import ReceiverSettings
-from tests.unit.api.raw import RawServer, http, reset
+from tests.unit.api.raw_server import RawServer, http, reset
 from tests.unit.conftest import TOKEN
 
 SECRET = "hush-hush-7f3a"

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from fsm_provider.api import FsmClient, FsmError, Settings
-from tests.unit.api.raw import RawServer, http
+from tests.unit.api.raw_server import RawServer, http
 from tests.unit.conftest import TOKEN
 
 CHILDREN = 4

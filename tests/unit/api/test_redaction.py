@@ -8,7 +8,7 @@ import pytest
 
 from fsm_provider.api import FsmApiError, FsmBadRequestError, FsmClient, FsmError, Settings
 from fsm_provider.api.redaction import EXCERPT_LENGTH
-from tests.unit.api.raw import RawServer, http
+from tests.unit.api.raw_server import RawServer, http
 from tests.unit.conftest import TOKEN
 
 SECRET = "whsec_Zz9YyXx8WwVv7UuTt6"

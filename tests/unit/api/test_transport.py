@@ -12,7 +12,7 @@ from urllib3.connection import HTTPConnection
 
 from fsm_provider.api import FsmClient, FsmConnectionError, FsmResponseError, Settings
 from fsm_provider.testing import faults
-from tests.unit.api.raw import RawServer, http
+from tests.unit.api.raw_server import RawServer, http
 from tests.unit.conftest import TOKEN
 
 EMPTY_PAGE = {"pagination": {"hasMore": "false"}, "data": []}

@@ -21,7 +21,7 @@ from fsm_provider.api import (
     Settings,
     connections,
 )
-from tests.unit.api.raw import RawServer, http
+from tests.unit.api.raw_server import RawServer, http
 from tests.unit.conftest import TOKEN
 
 EMPTY_PAGE = {"pagination": {"hasMore": False}, "data": []}
