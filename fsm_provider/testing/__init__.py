@@ -29,7 +29,7 @@ __all__ = [
     "openapi",
 ]
 
-_HOMES = {
+_HOMES = {  # the module of each name that is no module itself
     "Deliveries": "delivering",
     "Engineer": "engineer",
     "FakeFieldService": "service",
@@ -42,5 +42,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_HOMES.get(name, name)}")
-    return getattr(module, name) if name in _HOMES else module
+    if name not in _HOMES:
+        return import_module(f"{__name__}.{name}")
+    module = import_module(f"{__name__}.{_HOMES[name]}")
+    return getattr(module, name)

@@ -39,15 +39,6 @@ a fault is one of:
 GET /jobs lists the jobs, and GET /jobs/ID returns one. A browser needs no token and gets a page."""
 RECEIVER = re.compile(r"http://.+/fsm/webhooks/(\w+)/(\w+)/([^/?]+)")
 """The URL of this package's receiver, for an object of a connection."""
-PARAMETERS = (
-    "port",
-    "token",
-    "dialect",
-    "cursor_param",
-    "page_size",
-    "properties",
-    "idempotency_header",
-)
 SIGNING_SECRET = "whsec_ZmFrZS1zaWduaW5nLXNlY3JldA=="  # noqa: S105 - a fake's
 
 
@@ -106,7 +97,8 @@ def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Name
         type=_form,
         default=[],
         metavar="PROPERTY:NAME",
-        help="a form that is completed already, against a job that was not created here; may be repeated",
+        help="a form that is completed already, against a job that was not created here; "
+        "may be repeated",
     )
     parser.add_argument(
         "--form-after",
@@ -127,14 +119,15 @@ def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Name
         type=_scripted_fault,
         default=[],
         metavar="'METHOD PATH FAULT [TIMES]'",
-        help="fail so many requests that match (default: 1; always: all), * matches anything; may be "
-        "repeated, the last that matches counts",
+        help="fail so many requests that match (default: 1; always: all), * matches anything; "
+        "may be repeated, the last that matches counts",
     )
     parser.add_argument(
         "--deliver",
         type=_target,
         metavar="URL",
-        help="deliver each job that is created or updated there, as a webhook; on this machine only",
+        help="deliver each job that is created or updated there, as a webhook; "
+        "on this machine only",
     )
     parser.add_argument(
         "--signing-secret",
@@ -142,80 +135,98 @@ def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Name
         default=SIGNING_SECRET,
         help="signs deliveries as Standard Webhooks describes (default: %(default)s)",
     )
-    given = parser.parse_args(arguments)
-    if given.form_name and given.form_after is None:
+    options = parser.parse_args(arguments)
+    if options.form_name and options.form_after is None:
         parser.error("--form-name needs --form-after")
-    for property_id, name in given.forms:
-        if given.properties and property_id not in given.properties:
+    for property_id, name in options.forms:
+        if options.properties and property_id not in options.properties:
             parser.error(
                 f"argument --form: {property_id}:{name}: --property does not name this property"
             )
-    return given
+    return options
 
 
 def main(
     arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider.testing"
 ) -> int:
     """Serve until SIGINT or SIGTERM."""
-    given = parse_arguments(arguments, prog)
+    options = parse_arguments(arguments, prog)
     logging.basicConfig(stream=sys.stdout, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("fsm_provider.testing").setLevel(logging.INFO)
-    engineer = None
-    if given.form_after is not None:
-        engineer = Engineer(given.form_after, tuple(given.form_name or Engineer.form_names))
     interrupted = threading.Event()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, lambda *_: interrupted.set())
+
     # A ledger or a watermark knows the identifiers of an earlier fake.
     id_offset = 10_000 * secrets.randbelow(200_000)
-    service = FakeFieldService(
-        **{name: getattr(given, name) for name in PARAMETERS},
-        engineer=engineer,
-        id_offset=id_offset,
-    )
-    for method, path, fault, calls in given.faults:
-        service.fail(method, path, fault, calls=calls, every=calls is None)
+    service = _make_service(options, id_offset)
     try:
         service.start()
     except OSError as error:
-        print(f"--port {given.port}: {error.strerror}", file=sys.stderr)
+        print(f"--port {options.port}: {error.strerror}", file=sys.stderr)
         return 1
     with service:
-        if given.deliver:
-            service.add_webhook(given.deliver, given.signing_secret)
-        for job_id, (property_id, name) in enumerate(given.forms, start=id_offset + 1):
+        if options.deliver:
+            service.add_webhook(options.deliver, options.signing_secret)
+        for job_id, (property_id, name) in enumerate(options.forms, start=id_offset + 1):
             service.add_form(job_id=job_id, property_id=property_id, form_name=name)
         print(f"Fake field service at {service.base_url}, token {service.settings.token}")
         print(f"export AIRFLOW_CONN_FSM_DEFAULT={shlex.quote(service.connection_json())}")
-        if receiver := RECEIVER.fullmatch(given.deliver or ""):
-            _print_variables(receiver, given.signing_secret)
+        receiver = RECEIVER.fullmatch(options.deliver or "")
+        if receiver is not None:
+            _print_variables(receiver, options.signing_secret)
         sys.stdout.flush()
         interrupted.wait()
     return 0
 
 
+def _make_service(options: argparse.Namespace, id_offset: int) -> FakeFieldService:
+    """Make the service that the options describe, which is not started."""
+    engineer = None
+    if options.form_after is not None:
+        form_names = tuple(options.form_name or Engineer.form_names)
+        engineer = Engineer(options.form_after, form_names)
+    service = FakeFieldService(
+        port=options.port,
+        token=options.token,
+        dialect=options.dialect,
+        cursor_param=options.cursor_param,
+        page_size=options.page_size,
+        properties=options.properties,
+        idempotency_header=options.idempotency_header,
+        engineer=engineer,
+        id_offset=id_offset,
+    )
+    for method, path, fault, calls in options.faults:
+        service.fail(method, path, fault, calls=calls, every=calls is None)
+    return service
+
+
 def _print_variables(receiver: re.Match[str], secret: str) -> None:
     """Print what the receiver of this package needs, but a secret only if it is the fake's own."""
-    connection, watched, token = receiver.groups()
-    settings = {"endpoints": {f"{connection}/{watched}": {"signature": "standard-webhooks"}}}
-    suffix = f"{connection}_{watched}".upper()
+    connection_id, object_, token = receiver.groups()
+    settings = {"endpoints": {f"{connection_id}/{object_}": {"signature": "standard-webhooks"}}}
+    suffix = f"{connection_id}_{object_}".upper()
+    shown_secret = secret if secret == SIGNING_SECRET else "<SIGNING_SECRET>"
     print(f"export AIRFLOW_VAR_FSM_WEBHOOKS={shlex.quote(json.dumps(settings))}")
     print(f"export AIRFLOW_VAR_FSM_WEBHOOK_SECRET_TOKENS_{suffix}={shlex.quote(token)}")
-    shown = secret if secret == SIGNING_SECRET else "<SIGNING_SECRET>"
-    print(f"export AIRFLOW_VAR_FSM_WEBHOOK_SECRETS_{suffix}={shlex.quote(shown)}")
+    print(f"export AIRFLOW_VAR_FSM_WEBHOOK_SECRETS_{suffix}={shlex.quote(shown_secret)}")
 
 
 def _number(kind: type[Any], minimum: float, maximum: float = inf) -> Callable[[str], Any]:
+    """Make the function that parses a number of this kind, within these limits."""
+    limits = f"at least {minimum}"
+    if maximum != inf:
+        limits += f", at most {maximum}"
+
     def parse(text: str) -> Any:
         try:
             number = kind(text)
         except ValueError:
             number = -inf
-        if not minimum <= number <= maximum or number == inf:
-            most = "" if maximum == inf else f", at most {maximum}"
-            raise argparse.ArgumentTypeError(
-                f"should be a number, at least {minimum}{most}: {text!r}"
-            )
+        is_within_limits = minimum <= number <= maximum
+        if not is_within_limits or number == inf:
+            raise argparse.ArgumentTypeError(f"should be a number, {limits}: {text!r}")
         return number
 
     return parse
@@ -262,7 +273,9 @@ def _scripted_fault(text: str) -> tuple[str, str, faults.Fault, range | None]:
         raise argparse.ArgumentTypeError(
             f"should begin with a method of HTTP, such as GET, or *, not {method!r}"
         )
-    calls = None if times == "always" else range(1, _number(int, 1)(times) + 1)
+    calls = None
+    if times != "always":
+        calls = range(1, _number(int, 1)(times) + 1)
     return method, path, _fault(fault), calls
 
 
@@ -273,9 +286,11 @@ def _fault(text: str) -> faults.Fault:
     if kind == "delay":
         return faults.Delay(_number(float, 0)(seconds))
     if re.fullmatch(r"[2-5][0-9][0-9]", kind):
-        return faults.Status(int(kind), retry_after=_number(int, 0)(seconds) if colon else None)
+        retry_after = _number(int, 0)(seconds) if colon else None
+        return faults.Status(int(kind), retry_after=retry_after)
     raise argparse.ArgumentTypeError(
-        f"should be a status such as 502 or 429:30, reset-before, reset-after or delay:5, not {text!r}"
+        "should be a status such as 502 or 429:30, reset-before, reset-after or delay:5, "
+        f"not {text!r}"
     )
 
 

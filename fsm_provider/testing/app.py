@@ -22,25 +22,50 @@ def create_app(settings: Settings, state: ServiceState, *, base_path: str) -> Fa
     """Make the application, without faults."""
     endpoints = _Endpoints(settings, state)
     app = FastAPI(openapi_url=None, redirect_slashes=False)
-    ours = [Depends(endpoints.authorise)]
-    app.get(f"{base_path}/assetDynamicFieldValues", dependencies=ours)(
-        endpoints.list_asset_dynamic_fields
+
+    with_token = [Depends(endpoints.authorise)]
+    app.add_api_route(
+        f"{base_path}/assetDynamicFieldValues",
+        endpoints.list_asset_dynamic_fields,
+        dependencies=with_token,
     )
-    app.post(f"{base_path}/properties/{{property_id}}/jobs", dependencies=ours)(
-        endpoints.create_job
+    app.add_api_route(
+        f"{base_path}/properties/{{property_id}}/jobs",
+        endpoints.create_job,
+        methods=["POST"],
+        dependencies=with_token,
     )
-    app.get(f"{base_path}/forms", dependencies=ours)(endpoints.list_forms)
-    app.get(f"{base_path}/forms/{{form_id}}/pdf", dependencies=ours)(endpoints.form_pdf)
-    app.post(f"{base_path}/settings/webhooks", dependencies=ours)(endpoints.register_webhook)
+    app.add_api_route(f"{base_path}/forms", endpoints.list_forms, dependencies=with_token)
+    app.add_api_route(
+        f"{base_path}/forms/{{form_id}}/pdf",
+        endpoints.form_pdf,
+        dependencies=with_token,
+    )
+    app.add_api_route(
+        f"{base_path}/settings/webhooks",
+        endpoints.register_webhook,
+        methods=["POST"],
+        dependencies=with_token,
+    )
 
     # The specification shows no path of these two.
-    browsers = [Depends(endpoints.authorise_unless_browser)]
-    app.get(f"{base_path}/jobs", dependencies=browsers)(endpoints.list_jobs)
-    app.get(f"{base_path}/jobs/{{job_id}}", dependencies=browsers)(endpoints.get_job)
+    token_or_browser = [Depends(endpoints.authorise_unless_browser)]
+    app.add_api_route(f"{base_path}/jobs", endpoints.list_jobs, dependencies=token_or_browser)
+    app.add_api_route(
+        f"{base_path}/jobs/{{job_id}}",
+        endpoints.get_job,
+        dependencies=token_or_browser,
+    )
     return app
 
 
 class _Endpoints:
+    """The functions that respond to requests.
+
+    FastAPI calls them in the thread of the server's event loop; those that list hold
+    ``state.changed``, as a test may change records in its own thread.
+    """
+
     def __init__(self, settings: Settings, state: ServiceState) -> None:
         self._settings = settings
         self._state = state
@@ -60,24 +85,28 @@ class _Endpoints:
         return self._list(request, "assets", self._state.asset_dynamic_fields, dict)
 
     async def list_forms(self, request: Request) -> Response:
-        query = QueryParams() if self._settings.ignore_filters else request.query_params
+        query = request.query_params
+        if self._settings.ignore_filters:
+            query = QueryParams()
+
         equal = {name: query[name] for name in parsing.EQUAL_FILTERS if name in query}
         at_least = parsing.parse_lower_bounds(query, self._settings.parse_time)
-        criteria = (*equal.items(), *((name, query[name]) for name in at_least))
-
-        def show(form: StoredForm) -> wire.Record:
-            pdf_url = self._settings.pdf_url
-            changed = {"formPDFURL": pdf_url(form.record["id"])} if pdf_url else {}
-            return {**form.record, **changed}
+        bounds = [(name, query[name]) for name in at_least]
 
         return self._list(
             request,
             "forms",
             self._state.forms,
-            show,
-            criteria,
-            lambda form: form.matches(equal, at_least),
+            self._shown_form,
+            criteria=(*equal.items(), *bounds),
+            matches=lambda form: form.matches(equal, at_least),
         )
+
+    def _shown_form(self, form: StoredForm) -> wire.Record:
+        pdf_url = self._settings.pdf_url
+        if pdf_url is None:
+            return form.record
+        return {**form.record, "formPDFURL": pdf_url(form.record["id"])}
 
     async def form_pdf(self, form_id: str) -> Response:
         try:
@@ -95,42 +124,52 @@ class _Endpoints:
 
     async def get_job(self, job_id: str, request: Request) -> Response:
         with self._state.changed:
-            job = self._state.jobs.get(int(job_id)) if wire.is_integer(job_id) else None
+            job: wire.Record | None = None
+            if wire.is_integer(job_id):
+                job = self._state.jobs.get(int(job_id))
             if job is None:
                 raise HTTPException(404, f"There is no job {job_id}")
             if not _is_browser(request):
                 return JSONResponse(job)
+
             forms = [form.record for form in self._state.forms.records if form.job_id == job["id"]]
             return HTMLResponse(pages.job_page(job, forms))
 
-    async def _once(self, request: Request, handle: Callable[[], Awaitable[Response]]) -> Response:
-        header = self._settings.idempotency_header
-        key = request.headers.get(header) if header else None
-        if key is None:
-            return await handle()
-        asked = (str(request.url), await request.body())
-        if key not in self._state.answers:
-            self._state.answers[key] = (asked, await handle())
-        first_asked, answer = self._state.answers[key]
-        if first_asked != asked:
-            raise HTTPException(422, f"{header} {key} was sent with another request")
-        return answer
-
     async def create_job(self, property_id: str, request: Request) -> Response:
-        return await self._once(request, partial(self._create_job, property_id, request))
+        return await self._handle_once(request, partial(self._create_job, property_id, request))
 
     async def _create_job(self, property_id: str, request: Request) -> Response:
         if not wire.is_integer(property_id) or not self._state.has_property(int(property_id)):
             raise HTTPException(404, f"There is no property {property_id}")
         body = await parsing.read_job_body(request)
-        return JSONResponse(self._state.add_job(int(property_id), body, {}), status_code=201)
+        job = self._state.add_job(int(property_id), body, {})
+        return JSONResponse(job, status_code=201)
 
     async def register_webhook(self, request: Request) -> Response:
-        return await self._once(request, partial(self._register_webhook, request))
+        return await self._handle_once(request, partial(self._register_webhook, request))
 
     async def _register_webhook(self, request: Request) -> Response:
         fields = parsing.parse_webhook(request.query_params, self._settings.event_types_style)
         return JSONResponse(self._state.add_webhook(fields))
+
+    async def _handle_once(
+        self, request: Request, handle: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """Handle a write; one whose idempotency key was used is answered as it was first."""
+        header = self._settings.idempotency_header
+        if header is None or header not in request.headers:
+            return await handle()
+
+        key = request.headers[header]
+        content = (str(request.url), await request.body())
+        if key not in self._state.answers:
+            response = await handle()
+            self._state.answers[key] = (content, response)
+
+        first_content, first_response = self._state.answers[key]
+        if first_content != content:
+            raise HTTPException(422, f"{header} {key} was sent with another request")
+        return first_response
 
     def _list(
         self,
@@ -141,26 +180,33 @@ class _Endpoints:
         criteria: Criteria = (),
         matches: Callable[[T], bool] = lambda _: True,
     ) -> Response:
-        settings, query = self._settings, request.query_params
+        """Return the page that a request asks for.
+
+        :param show: makes the record that the response has of an element of the listing.
+        """
+        settings = self._settings
+        query = request.query_params
+        cursor = None
+        if not settings.ignore_cursor:
+            cursor = query.get(settings.cursor_param)
+        size = parsing.parse_page_size(query, settings.page_size_param, settings.page_size)
         with self._state.changed:
             try:
                 page = listing.page(
                     criteria,
                     matches,
-                    cursor=None if settings.ignore_cursor else query.get(settings.cursor_param),
-                    size=parsing.parse_page_size(
-                        query, settings.page_size_param, settings.page_size
-                    ),
+                    cursor=cursor,
+                    size=size,
                     string_cursors=wire.paginates_in_strings(kind, settings.dialect),
                     cursors_from_zero=settings.cursors_from_zero,
                 )
             except CursorError as error:
                 raise HTTPException(409, str(error)) from error
-            now = datetime.now(settings.server_timezone)
+
             records = [show(record) for record in page.records]
-            return JSONResponse(
-                wire.envelope(kind, page, records, dialect=settings.dialect, now=now)
-            )
+            now = datetime.now(settings.server_timezone)
+            body = wire.envelope(kind, page, records, dialect=settings.dialect, now=now)
+            return JSONResponse(body)
 
 
 def _is_browser(request: Request) -> bool:

@@ -13,13 +13,20 @@ from uvicorn.server import ServerState
 
 
 class Connections(ServerState):
-    """All connections of a server, and whether to reset them."""
+    """All connections of a server, and whether to reset them.
+
+    :class:`~fsm_provider.testing.server.BackgroundServer` sets what is below, in the thread of a
+    test; each :class:`Connection` reads it and counts, in the server's thread.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.resets_left: float = 0
+        """Connections that are still to be reset; infinite: all."""
         self.reset_at_accept = False
+        """Whether a new one is reset before its first bytes."""
         self.was_reset: list[tuple[str, int]] = []
+        """The client's host and port of each that was reset."""
 
 
 class Connection(H11Protocol):
@@ -34,26 +41,30 @@ class Connection(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, {**app_state, "connection": self}, _loop)
+        state = {**app_state, "connection": self}
+        super().__init__(config, server_state, state, _loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Reset the new connection, or wait for a request."""
         super().connection_made(transport)
-        if self.server_state.reset_at_accept:
-            self._reset_if_due()
+        if self.server_state.reset_at_accept and self._is_reset_due():
+            self._count_and_reset()
 
     def data_received(self, data: bytes) -> None:
         """Reset the connection, or read the request."""
-        if not self._reset_if_due():
-            super().data_received(data)
+        if self._is_reset_due():
+            self._count_and_reset()
+            return
+        super().data_received(data)
 
-    def _reset_if_due(self) -> bool:
-        if self.server_state.resets_left <= 0 or self.client is None:
-            return False
+    def _is_reset_due(self) -> bool:
+        return self.server_state.resets_left > 0 and self.client is not None
+
+    def _count_and_reset(self) -> None:
         self.server_state.resets_left -= 1
-        self.server_state.was_reset.append(self.client)
+        if self.client is not None:
+            self.server_state.was_reset.append(self.client)
         self.reset()
-        return True
 
     def close_when_idle(self) -> None:
         """Close the connection now, or after the response under way."""
@@ -63,7 +74,10 @@ class Connection(H11Protocol):
             self.cycle.keep_alive = False
 
     def write(self, data: bytes) -> None:
-        """Write raw bytes, bypassing HTTP; nothing but :meth:`close` and :meth:`reset` may follow."""
+        """Write raw bytes, bypassing HTTP.
+
+        Nothing but :meth:`close` and :meth:`reset` may follow.
+        """
         self._abandon_response()
         if not self.transport.is_closing():
             self.transport.write(data)
@@ -77,10 +91,9 @@ class Connection(H11Protocol):
         """Send RST, discarding what was not sent yet."""
         self._abandon_response()
         if not self.transport.is_closing():
-            lingering = struct.pack("ii", 1, 0)
-            self.transport.get_extra_info("socket").setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, lingering
-            )
+            do_not_linger = struct.pack("ii", 1, 0)
+            tcp_socket = self.transport.get_extra_info("socket")
+            tcp_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, do_not_linger)
             self.transport.abort()
 
     def _abandon_response(self) -> None:

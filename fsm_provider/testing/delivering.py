@@ -1,5 +1,6 @@
-"""Webhook deliveries of jobs, only to targets on this machine; the specification does not show
-them.
+"""Webhook deliveries of jobs, only to targets on this machine.
+
+The specification does not show them.
 
 Nothing here is shared with the receiver of deliveries, so that the two cannot share a mistake.
 """
@@ -28,7 +29,9 @@ from fsm_provider.testing.schedule import Schedule
 log: logging.Logger = logging.getLogger("fsm_provider.testing")
 
 Sign = Callable[[str, str, int, bytes], Mapping[str, str]]
-"""Makes the headers of a delivery from secret, delivery's identifier, seconds since 1970, and body.
+"""Makes the headers of a delivery.
+
+Its arguments: the secret, the delivery's identifier, seconds since 1970, and the body.
 """
 
 HOST = "127.0.0.1"
@@ -39,9 +42,8 @@ EVENT_TYPES = ["jobs.created", "jobs.updated"]
 def standard_webhooks(secret: str, delivery_id: str, timestamp: int, body: bytes) -> dict[str, str]:
     """Sign as https://www.standardwebhooks.com specifies."""
     key = base64.b64decode(secret.removeprefix("whsec_"))
-    signature = hmac.new(
-        key, f"{delivery_id}.{timestamp}.".encode() + body, hashlib.sha256
-    ).digest()
+    signed = f"{delivery_id}.{timestamp}.".encode() + body
+    signature = hmac.digest(key, signed, hashlib.sha256)
     return {
         "webhook-id": delivery_id,
         "webhook-timestamp": str(timestamp),
@@ -98,6 +100,12 @@ class RecordedDelivery:
 
 @dataclass
 class _Delivery:
+    """An event on its way to a webhook, with what became of the attempts so far.
+
+    :param failures: consecutive ones.
+    :param accepted: attempts that had a 2xx response.
+    """
+
     webhook: Mapping[str, Any]
     event_type: str
     job_id: int
@@ -109,7 +117,11 @@ class _Delivery:
 
 
 class Deliverer:
-    """Delivers webhooks while its schedule runs, and reports each attempt."""
+    """Delivers webhooks while its schedule runs, and reports each attempt.
+
+    Whoever changes a job calls :meth:`deliver`. The threads of the schedule make the attempts;
+    each attempt schedules the next one of its delivery, if there is one.
+    """
 
     def __init__(self, deliveries: Deliveries, report: Callable[[RecordedDelivery], None]) -> None:
         self._deliveries = deliveries
@@ -127,58 +139,73 @@ class Deliverer:
             if event_type not in webhook["eventTypes"]:
                 continue
             if urlsplit(webhook["targetURL"]).hostname not in (HOST, "localhost"):
-                log.info(
-                    "webhook %d is not delivered: its target is not on %s", webhook["id"], HOST
-                )
+                webhook_id = webhook["id"]
+                log.info("webhook %d is not delivered: its target is not on %s", webhook_id, HOST)
                 continue
-            identifier = f"msg_{secrets.token_hex(12)}"
-            body = json.dumps(payload, default=str).encode()
-            delivery = _Delivery(webhook, event_type, job["id"], body, identifier)
-            self._schedule(delivery, self._random.uniform(0, self._deliveries.reorder))
+            delivery = _Delivery(
+                webhook,
+                event_type,
+                job["id"],
+                body=json.dumps(payload, default=str).encode(),
+                identifier=f"msg_{secrets.token_hex(12)}",
+            )
+            delay = self._random.uniform(0, self._deliveries.reorder)
+            self._schedule(delivery, delay)
 
     def _schedule(self, delivery: _Delivery, seconds: float) -> None:
         self.schedule.call(time.monotonic() + seconds, partial(self._attempt, delivery))
 
     def _attempt(self, delivery: _Delivery) -> None:
-        settings = self._deliveries
         delivery.attempt += 1
         started = time.monotonic()
         status = self._post(delivery)
-        self._report(
-            RecordedDelivery(
-                delivery.identifier,
-                delivery.webhook["id"],
-                delivery.event_type,
-                delivery.job_id,
-                delivery.attempt,
-                status,
-                time.monotonic() - started,
-            )
+        attempt = RecordedDelivery(
+            delivery_id=delivery.identifier,
+            webhook_id=delivery.webhook["id"],
+            event_type=delivery.event_type,
+            job_id=delivery.job_id,
+            attempt=delivery.attempt,
+            status=status,
+            seconds=time.monotonic() - started,
         )
-        accepted = status is not None and 200 <= status < 300
-        delivery.accepted += accepted
-        delivery.failures = 0 if accepted else delivery.failures + 1
-        if delivery.accepted <= settings.duplicates and delivery.failures < settings.attempts:
-            backoff = settings.backoff * 2 ** (delivery.failures - 1) if delivery.failures else 0.0
-            self._schedule(delivery, min(backoff, settings.max_backoff))
+        self._report(attempt)
+
+        if status is not None and 200 <= status < 300:
+            delivery.accepted += 1
+            delivery.failures = 0
+        else:
+            delivery.failures += 1
+        if delivery.accepted > self._deliveries.duplicates:
+            return
+        if delivery.failures >= self._deliveries.attempts:
+            return
+        self._schedule(delivery, self._backoff(delivery.failures))
+
+    def _backoff(self, failures: int) -> float:
+        """Return the seconds before the next attempt, after so many that failed."""
+        if failures == 0:
+            return 0.0
+        backoff: float = self._deliveries.backoff * 2 ** (failures - 1)
+        return min(backoff, self._deliveries.max_backoff)
 
     def _post(self, delivery: _Delivery) -> int | None:
-        parts = urlsplit(delivery.webhook["targetURL"])
-        path = f"{parts.path}?{parts.query}" if parts.query else parts.path or "/"
-        secret, identifier, body = (
+        """Send a delivery; return the status of the response, None if there was none."""
+        target = urlsplit(delivery.webhook["targetURL"])
+        path = target.path or "/"
+        if target.query:
+            path = f"{target.path}?{target.query}"
+        signature = self._deliveries.sign(
             delivery.webhook["signingSecret"],
             delivery.identifier,
+            int(time.time()),
             delivery.body,
         )
-        headers = self._deliveries.sign(secret, identifier, int(time.time()), body)
+        headers = {"Content-Type": "application/json", **signature}
         timeout = self._deliveries.timeout
         try:
-            with closing(
-                http.client.HTTPConnection(HOST, parts.port or 80, timeout=timeout)
-            ) as connection:
-                connection.request(
-                    "POST", path, body, {"Content-Type": "application/json", **headers}
-                )
+            connection = http.client.HTTPConnection(HOST, target.port or 80, timeout=timeout)
+            with closing(connection):
+                connection.request("POST", path, delivery.body, headers)
                 return connection.getresponse().status
         except (OSError, ValueError, http.client.HTTPException):
             return None

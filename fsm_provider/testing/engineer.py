@@ -28,11 +28,12 @@ class Engineer:
 
     def accept(self, job_id: int, state: ServiceState, schedule: Schedule) -> None:
         """Schedule the work on a new job."""
-        first = due = time.monotonic() + self.after
-        schedule.call(
-            first - self.after / 2, partial(state.update_job, job_id, {"status": "In Progress"})
-        )
+        first_due = time.monotonic() + self.after
+        begin_work = partial(state.update_job, job_id, {"status": "In Progress"})
+        schedule.call(first_due - self.after / 2, begin_work)
+
+        due = first_due
         for index, form_name in enumerate(self.form_names):
-            due = first + index * self.every
+            due = first_due + index * self.every
             schedule.call(due, partial(state.complete_form, job_id, form_name))
         schedule.call(due, partial(state.complete_job, job_id))

@@ -31,8 +31,10 @@ class Response:
 class Exchange:
     """A request that was read, and the methods to respond correctly, wrongly or not at all.
 
-    The request is recorded once, before the first byte of a response is sent or the connection
-    breaks: a client that has seen either finds it among the service's requests.
+    A fault calls these methods in the server's event loop, in any order that makes sense: to
+    handle, to send all or parts of a response, or to break the connection. The request is recorded
+    once, before the first byte of a response is sent or the connection breaks: a client that has
+    seen either finds it among the service's requests.
 
     :param request: the request, its body read.
     :param settings: those of the service.
@@ -58,9 +60,7 @@ class Exchange:
         self._connection: Connection = request.scope["state"]["connection"]
 
     async def handle(self) -> Response:
-        """Handle the request, e.g. store the job, and return the correct response without sending
-        it.
-        """
+        """Handle the request, e.g. store the job; return the correct response, unsent."""
         return await self._handle()
 
     def record(self, status: int | None) -> None:
@@ -75,7 +75,8 @@ class Exchange:
     async def respond(self, response: Response, *, after: float = 0.0) -> None:
         """Send a complete response, after ``after`` seconds plus the service's latency."""
         self.record(response.status)
-        if delay := after + self.settings.latency:
+        delay = after + self.settings.latency
+        if delay:
             await self.pause(delay)
         await self._begin(response)
         await self._send_body(response.body, more=False)
@@ -90,7 +91,8 @@ class Exchange:
         """
         self.record(response.status)
         await self._begin(response, chunked=chunked)
-        await self.send_part(response.body[: len(response.body) // 2 if at is None else at])
+        end = len(response.body) // 2 if at is None else at
+        await self.send_part(response.body[:end])
 
     async def send_part(self, part: bytes) -> None:
         """Send more of a body that :meth:`respond_in_part` began."""
@@ -124,16 +126,15 @@ class Exchange:
         headers = dict(response.headers)
         if response.status not in (204, 304) and not chunked:
             headers["content-length"] = str(len(response.body))
-        await self._send(
-            {
-                "type": "http.response.start",
-                "status": response.status,
-                "headers": [
-                    (name.encode("latin-1"), value.encode("latin-1"))
-                    for name, value in headers.items()
-                ],
-            }
-        )
+        encoded_headers = []
+        for name, value in headers.items():
+            encoded_headers.append((name.encode("latin-1"), value.encode("latin-1")))
+        message: dict[str, Any] = {
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": encoded_headers,
+        }
+        await self._send(message)
 
     async def _send_body(self, body: bytes, *, more: bool) -> None:
         message: dict[str, Any] = {"type": "http.response.body", "body": body, "more_body": more}

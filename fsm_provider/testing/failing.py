@@ -48,13 +48,18 @@ class FakeFaults:
         """
         if isinstance(fault, type):
             raise TypeError(f"{fault.__name__} is the class of a fault; pass an instance")
-        if sum((call is not None, calls is not None, every)) > 1:
+        choices = [call is not None, calls is not None, every]
+        if sum(choices) > 1:
             raise ValueError("Only one of call, calls and every can be given")
         if call is not None and call < 1:
             raise ValueError(f"call is counted from 1, not {call}")
-        if not every and calls is None:
-            calls = (1 if call is None else call,)
-        scripted = ScriptedFault(method, path_pattern, fault, calls)
+
+        failing_calls = calls  # None: every call
+        if call is not None:
+            failing_calls = (call,)
+        elif calls is None and not every:
+            failing_calls = (1,)
+        scripted = ScriptedFault(method, path_pattern, fault, failing_calls)
         self._script.add(scripted)
         return scripted
 

@@ -19,6 +19,9 @@ from fsm_provider.testing.server import BackgroundServer, listen
 from fsm_provider.testing.service import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest, ServiceState
 
+NEVER = "never"
+"""As the time at which a URL expires."""
+
 
 class FakeFileHost(FakeFaults):
     """Serves the PDFs of a service's forms, as an object storage does.
@@ -51,10 +54,9 @@ class FakeFileHost(FakeFaults):
         listener = listen(0)
         self._port = listener.getsockname()[1]
         app = FastAPI(openapi_url=None)
-        app.get("/forms/{form_id}/pdf")(self._pdf)
-        self._server = serve(
-            app, listener, replace(self._service.settings), self._recorded, self._script
-        )
+        app.add_api_route("/forms/{form_id}/pdf", self._pdf)
+        settings = replace(self._service.settings)
+        self._server = serve(app, listener, settings, self._recorded, self._script)
         self._service.settings.pdf_url = self.pdf_url
         return self
 
@@ -64,7 +66,9 @@ class FakeFileHost(FakeFaults):
 
     def pdf_url(self, form_id: int) -> str:
         """Return a signed URL of a form's PDF."""
-        expires = "never" if self.lifetime is None else f"{time.time() + self.lifetime:.3f}"
+        expires = NEVER
+        if self.lifetime is not None:
+            expires = f"{time.time() + self.lifetime:.3f}"
         query = f"expires={expires}&signature={self._signature(form_id, expires)}"
         return f"http://{self._name}:{self._port}/forms/{form_id}/pdf?{query}"
 
@@ -76,12 +80,21 @@ class FakeFileHost(FakeFaults):
 
     async def _pdf(self, form_id: int, expires: str, signature: str, request: Request) -> Response:
         is_signed = hmac.compare_digest(signature, self._signature(form_id, expires))
-        if not is_signed or (expires != "never" and float(expires) < time.time()):
+        # What is not signed may be anything, and is not parsed.
+        if not is_signed or _is_past(expires):
             raise HTTPException(403, f"Request has expired: {request.url}")
         try:
-            return Response(self._service.pdf(form_id), media_type="application/pdf")
+            content = self._service.pdf(form_id)
         except LookupError as error:
             raise HTTPException(404, str(error)) from error
+        return Response(content, media_type="application/pdf")
 
     def _signature(self, form_id: int, expires: str) -> str:
-        return hmac.digest(self._key, f"{form_id} {expires}".encode(), hashlib.sha256).hex()
+        signed = f"{form_id} {expires}".encode()
+        return hmac.digest(self._key, signed, hashlib.sha256).hex()
+
+
+def _is_past(expires: str) -> bool:
+    if expires == NEVER:
+        return False
+    return float(expires) < time.time()

@@ -21,6 +21,10 @@ from fsm_provider.testing.state import RecordedRequest, ServiceState
 class Front:
     """An ASGI application around the one that handles requests.
 
+    The server calls it for each request, in the thread of its event loop. It reads the request
+    and asks the script for a fault; the fault decides whether the application handles the request,
+    and what is sent. The exchange records the request in the state of the service.
+
     :param stopping: once set, ends pauses in requests under way.
     """
 
@@ -68,7 +72,7 @@ class Front:
         exchange = Exchange(
             request,
             self._settings,
-            handle=lambda: _handled(self._app, scope, body),
+            handle=lambda: _handle(self._app, scope, body),
             send=send,
             record=record,
             stopping=self._stopping,
@@ -89,9 +93,7 @@ def serve(
     script: Script,
     base_path: str = "",
 ) -> BackgroundServer:
-    """Start a server of an application, which records its requests and plays the faults of a
-    script.
-    """
+    """Start a server of an application, with a record of its requests and with scripted faults."""
     stopping = asyncio.Event()
     front = Front(app, settings, state, script, base_path=base_path, stopping=stopping)
     server = BackgroundServer(front, listener, stopping)
@@ -99,7 +101,7 @@ def serve(
     return server
 
 
-async def _handled(app: ASGIApp, scope: Scope, body: bytes) -> Response:
+async def _handle(app: ASGIApp, scope: Scope, body: bytes) -> Response:
     """Have the application handle a request that was read, and collect its response."""
     messages: list[Message] = []
 
@@ -113,12 +115,13 @@ async def _handled(app: ASGIApp, scope: Scope, body: bytes) -> Response:
     start, *parts = messages
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
     headers.pop("content-length", None)
-    return Response(start["status"], b"".join(part.get("body", b"") for part in parts), headers)
+    response_body = b"".join(part.get("body", b"") for part in parts)
+    return Response(start["status"], response_body, headers)
 
 
 def _without_token(request: Request, token: str) -> dict[str, str]:
     headers = dict(request.headers)
     if "authorization" in headers:
-        right = headers["authorization"] == f"Bearer {token}"
-        headers["authorization"] = "Bearer ***" if right else "***"
+        is_correct = headers["authorization"] == f"Bearer {token}"
+        headers["authorization"] = "Bearer ***" if is_correct else "***"
     return headers

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from typing import Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -18,7 +17,10 @@ class CursorError(ValueError):
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """One page of a listing; a cursor is an integer or a string, None where there is no such page."""
+    """One page of a listing.
+
+    A cursor is an integer or a string; None where there is no such page.
+    """
 
     records: tuple[T, ...]
     total: int
@@ -28,6 +30,14 @@ class Page(Generic[T]):
 
 @dataclass(frozen=True)
 class _Bookmark:
+    """What a cursor stands for: a page of a listing with these filters.
+
+    :param number: of the page, from 0.
+    :param start: the position of the page's first record in the listing's list.
+    :param total: of the records that the filters let through when the first page was read.
+    :param previous: the cursor of the page before.
+    """
+
     cursor: int | str
     criteria: Criteria
     number: int
@@ -63,30 +73,53 @@ class Listing(Generic[T]):
         :raises CursorError: the cursor is unknown or belongs to other ``criteria``.
         """
         if cursor is None:
-            total = sum(map(matches, self.records))
-            here = _Bookmark(_new_cursor(string_cursors), criteria, 0, 0, total, previous=None)
-        else:
-            here = self._bookmark(cursor, criteria)
-        positions = (
-            position
-            for position in range(here.start, len(self.records))
-            if matches(self.records[position])
-        )
-        found = list(islice(positions, size + 1))
-        next_cursor = None
-        if len(found) > size:
-            next_cursor = _new_cursor(string_cursors, here.number if cursors_from_zero else None)
-            there = _Bookmark(
-                next_cursor, criteria, here.number + 1, found[size], here.total, here.cursor
+            page = _Bookmark(
+                cursor=_opaque_cursor(string_cursors),
+                criteria=criteria,
+                number=0,
+                start=0,
+                total=sum(map(matches, self.records)),
+                previous=None,
             )
-            for bookmark in (here, there):
-                self._bookmarks[str(bookmark.cursor), criteria] = bookmark
+        else:
+            page = self._bookmark(cursor, criteria)
+
+        positions = self._positions(page.start, matches, size + 1)
+        next_cursor: int | str | None = None
+        if len(positions) > size:
+            if cursors_from_zero:
+                next_cursor = _counting_cursor(page.number, string_cursors)
+            else:
+                next_cursor = _opaque_cursor(string_cursors)
+            next_page = _Bookmark(
+                cursor=next_cursor,
+                criteria=criteria,
+                number=page.number + 1,
+                start=positions[size],
+                total=page.total,
+                previous=page.cursor,
+            )
+            self._keep(page)
+            self._keep(next_page)
         return Page(
-            records=tuple(self.records[position] for position in found[:size]),
-            total=here.total,
+            records=tuple(self.records[position] for position in positions[:size]),
+            total=page.total,
             next_cursor=next_cursor,
-            prev_cursor=here.previous,
+            prev_cursor=page.previous,
         )
+
+    def _positions(self, start: int, matches: Callable[[T], bool], limit: int) -> list[int]:
+        """Return the positions of the next records that match, at most so many."""
+        positions: list[int] = []
+        for position in range(start, len(self.records)):
+            if matches(self.records[position]):
+                positions.append(position)
+            if len(positions) == limit:
+                break
+        return positions
+
+    def _keep(self, bookmark: _Bookmark) -> None:
+        self._bookmarks[str(bookmark.cursor), bookmark.criteria] = bookmark
 
     def _bookmark(self, cursor: str, criteria: Criteria) -> _Bookmark:
         bookmark = self._bookmarks.get((cursor, criteria))
@@ -97,7 +130,13 @@ class Listing(Generic[T]):
         raise CursorError(f"The cursor {cursor!r} was not issued by this listing")
 
 
-def _new_cursor(as_string: bool, number: int | None = None) -> int | str:
-    if number is not None:
-        return str(number) if as_string else number
-    return secrets.token_urlsafe(12) if as_string else secrets.randbits(48)
+def _opaque_cursor(as_string: bool) -> int | str:
+    if as_string:
+        return secrets.token_urlsafe(12)
+    return secrets.randbits(48)
+
+
+def _counting_cursor(number: int, as_string: bool) -> int | str:
+    if as_string:
+        return str(number)
+    return number

@@ -41,8 +41,12 @@ def parse_json(body: bytes) -> Any:
 
 
 async def read_job_body(request: Request) -> Record:
-    """Read the body of a new job, and check the types of known fields; other fields are accepted."""
-    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+    """Read the body of a new job, and check the types of known fields.
+
+    Other fields are accepted.
+    """
+    content_type, _, _ = request.headers.get("content-type", "").partition(";")
+    if content_type != "application/json":
         raise HTTPException(400, "Content-Type must be application/json")
     body = parse_json(await request.body())
     if not isinstance(body, dict):
@@ -61,11 +65,13 @@ def parse_lower_bounds(
     """Parse the time filters."""
     bounds = {}
     for name in LOWER_BOUNDS:
-        if name in query:
-            try:
-                bounds[name] = parse_time(query[name])
-            except ValueError as error:
-                raise HTTPException(409, f"{name} is not a time: {query[name]!r}") from error
+        if name not in query:
+            continue
+        text = query[name]
+        try:
+            bounds[name] = parse_time(text)
+        except ValueError as error:
+            raise HTTPException(409, f"{name} is not a time: {text!r}") from error
     return bounds
 
 
@@ -80,27 +86,34 @@ def parse_page_size(query: QueryParams, parameter: str | None, default: int) -> 
 
 
 def parse_webhook(query: QueryParams, style: EventTypesStyle) -> Record:
-    """Parse a webhook: of one of six objects, and its event types of the form ``<object>.<event>``."""
-    object_, target_url = query.get("object", ""), query.get("targetURL", "")
+    """Parse a webhook: of one of six objects, with event types of the form ``<object>.<event>``."""
+    object_ = query.get("object", "")
     if object_ not in WEBHOOK_OBJECTS:
         raise HTTPException(409, f"object must be one of {', '.join(WEBHOOK_OBJECTS)}")
-    if style == "brackets":
-        types = query.getlist("eventTypes[]")
-    elif style == "comma":
-        types = query.get("eventTypes", "").split(",")
-    else:
-        types = query.getlist("eventTypes")[-1 if style == "last" else 0 :]
-    if not types:
+
+    event_types = _event_types(query, style)
+    if not event_types:
         raise HTTPException(409, "eventTypes is missing")
-    for event_type in types:
+    for event_type in event_types:
         if not re.fullmatch(rf"{object_}\.\w+", event_type):
             raise HTTPException(409, f"{event_type!r} is not an event type of {object_}")
+
+    target_url = query.get("targetURL", "")
     if not target_url:
         raise HTTPException(409, "targetURL is missing")
-    description = query.get("description", "")
     return {
-        "description": description,
+        "description": query.get("description", ""),
         "object": object_,
-        "eventTypes": types,
+        "eventTypes": event_types,
         "targetURL": target_url,
     }
+
+
+def _event_types(query: QueryParams, style: EventTypesStyle) -> list[str]:
+    if style == "brackets":
+        return query.getlist("eventTypes[]")
+    if style == "comma":
+        return query.get("eventTypes", "").split(",")
+    if style == "last":
+        return query.getlist("eventTypes")[-1:]
+    return query.getlist("eventTypes")

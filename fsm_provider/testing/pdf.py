@@ -26,9 +26,11 @@ def blank_pdf(title: str) -> bytes:
     for number, content in enumerate(objects, start=1):
         offsets.append(len(document))
         document += f"{number} 0 obj\n{content}\nendobj\n".encode("latin-1", "replace")
+    size = len(objects) + 1  # with the entry 0, which is always free
     table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
-    return document + (
-        f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}"
-        f"trailer << /Size {len(objects) + 1} /Root 1 0 R /Info 4 0 R >>\n"
+    ending = (
+        f"xref\n0 {size}\n0000000000 65535 f \n{table}"
+        f"trailer << /Size {size} /Root 1 0 R /Info 4 0 R >>\n"
         f"startxref\n{len(document)}\n%%EOF\n"
-    ).encode("ascii")
+    )
+    return document + ending.encode("ascii")

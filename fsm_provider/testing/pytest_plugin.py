@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Set a temporary AIRFLOW_HOME before anything imports Airflow, which reads its settings then."""
+    """Set a temporary AIRFLOW_HOME before Airflow is imported, which reads its settings then."""
     name = early_config.getini(DAGS_FOLDER)
     if not name:
         return
@@ -84,9 +84,11 @@ def fake_field_service(
     """
     from fsm_provider.testing.service import FakeFieldService
 
+    parameters: dict[str, Any] = {}
     marker = request.node.get_closest_marker("fake_field_service")
-    parameters = {"fsm_conn_id": "fsm_default", **(marker.kwargs if marker else {})}
-    fsm_conn_id = parameters.pop("fsm_conn_id")
+    if marker is not None:
+        parameters |= marker.kwargs
+    fsm_conn_id = parameters.pop("fsm_conn_id", "fsm_default")
     with FakeFieldService(**parameters) as service:
         monkeypatch.setenv(f"AIRFLOW_CONN_{fsm_conn_id.upper()}", service.connection_json())
         yield service
@@ -110,17 +112,20 @@ def fsm_dags(request: pytest.FixtureRequest) -> Mapping[str, DAG]:
 
     bag = DagBag()
     if bag.import_errors:
-        pytest.fail("\n".join(f"{file}:\n{error}" for file, error in bag.import_errors.items()))
+        messages = [f"{file}:\n{error}" for file, error in bag.import_errors.items()]
+        pytest.fail("\n".join(messages))
     dags: Mapping[str, DAG] = bag.dags
     return dags
 
 
 def _create_database() -> None:
-    """Create Airflow's tables, as ``airflow db migrate`` does, without importing Airflow a second
-    time.
+    """Create Airflow's tables, as ``airflow db migrate`` does.
+
+    Another process would have to import Airflow once more.
     """
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    level = root.level
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a project may raise on Airflow's
         from airflow.utils.db import initdb
@@ -133,10 +138,9 @@ def _create_database() -> None:
 
 @pytest.fixture
 def run_with_completed_forms() -> Iterator[Callable[..., DagRun]]:
-    """Run a DAG that ``completed_forms`` starts, as if its assets were polled now. Needs Airflow
-    3.0.
+    """Run a DAG that ``completed_forms`` starts, as if its assets were polled now.
 
-    ::
+    Needs Airflow 3.0::
 
         def test_records_are_filed(fake_field_service, fsm_dags, run_with_completed_forms):
             fake_field_service.add_form(form_name="Gas Safety Record")

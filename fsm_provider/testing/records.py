@@ -16,8 +16,7 @@ DEFAULT_USAGE = {"scope": "standard", "fieldKey": "make", "fieldDescription": "M
 
 
 class FakeRecords:
-    """Records as the service writes them, with its field names and every field of the
-    specification.
+    """Records with the service's field names, and every field of the specification.
 
     Returned records are copies: changing them does not change the service's.
     """
@@ -66,7 +65,8 @@ class FakeRecords:
 
         :param fields: fields of the record by the service's names, e.g. ``status="Closed"``.
         """
-        return copy.deepcopy(self._state.add_job(property_id, {}, fields))
+        job = self._state.add_job(property_id, {}, fields)
+        return copy.deepcopy(job)
 
     def update_job(self, job_id: int, **fields: Any) -> Record:
         """Change a job and return it.
@@ -74,7 +74,8 @@ class FakeRecords:
         :param fields: fields of the record by the service's names.
         :raises LookupError: if there is no such job.
         """
-        return copy.deepcopy(self._state.update_job(job_id, fields))
+        job = self._state.update_job(job_id, fields)
+        return copy.deepcopy(job)
 
     def add_form(
         self,
@@ -101,21 +102,30 @@ class FakeRecords:
             ``createdByID="7"`` or ``createdOnDateTime="yesterday"``.
         """
         if property_id is None:
-            job = self._state.jobs.get(job_id) if job_id is not None else None
-            property_id = job["propertyID"] if job is not None else 1
-        created = created or datetime.now(UTC)
-        return copy.deepcopy(
-            self._state.add_form(
-                job_id=1 if job_id is None else job_id,
-                property_id=property_id,
-                form_name=form_name,
-                created=created,
-                updated=updated or created,
-                category=category,
-                form_name_id=form_name_id,
-                overrides=fields,
-            )
+            property_id = self._property_of(job_id)
+        if job_id is None:
+            job_id = 1
+        if created is None:
+            created = datetime.now(UTC)
+        if updated is None:
+            updated = created
+        form = self._state.add_form(
+            job_id=job_id,
+            property_id=property_id,
+            form_name=form_name,
+            created=created,
+            updated=updated,
+            category=category,
+            form_name_id=form_name_id,
+            overrides=fields,
         )
+        return copy.deepcopy(form)
+
+    def _property_of(self, job_id: int | None) -> Any:
+        """Return the property of a job, 1 where there is no such job."""
+        if job_id is None or job_id not in self._state.jobs:
+            return 1
+        return self._state.jobs[job_id]["propertyID"]
 
     def seed_forms(
         self,
@@ -134,9 +144,10 @@ class FakeRecords:
             now.
         :param interval: time from one form to the next.
         """
-        start = first_created or datetime.now(UTC) - interval * (count - 1)
+        if first_created is None:
+            first_created = datetime.now(UTC) - interval * (count - 1)
         for index in range(count):
-            created = start + interval * index
+            created = first_created + interval * index
             self._state.add_form(
                 job_id=index + 1,
                 property_id=property_ids[index % len(property_ids)],
@@ -154,25 +165,30 @@ class FakeRecords:
         :param fields: fields of the record by the service's names.
         :raises LookupError: if there is no such form.
         """
-        updated = updated or datetime.now(UTC)
-        return copy.deepcopy(self._state.update_form(form_id, updated, fields))
+        if updated is None:
+            updated = datetime.now(UTC)
+        form = self._state.update_form(form_id, updated, fields)
+        return copy.deepcopy(form)
 
     def complete_form(self, job_id: int, form_name: str) -> Record:
         """Complete a form against a job now and return it.
 
         :raises LookupError: if there is no such job.
         """
-        return copy.deepcopy(self._state.complete_form(job_id, form_name))
+        form = self._state.complete_form(job_id, form_name)
+        return copy.deepcopy(form)
 
     def add_webhook(self, target_url: str, signing_secret: str) -> Record:
-        """Register a webhook for every event of jobs, as if with the service itself, and return it."""
+        """Register a webhook for every event of jobs, as with the service itself, and return it."""
         fields = {
             "description": "",
             "object": "jobs",
             "eventTypes": EVENT_TYPES,
             "targetURL": target_url,
+            "signingSecret": signing_secret,
         }
-        return copy.deepcopy(self._state.add_webhook({**fields, "signingSecret": signing_secret}))
+        webhook = self._state.add_webhook(fields)
+        return copy.deepcopy(webhook)
 
     def add_asset_dynamic_field(
         self,
@@ -189,4 +205,5 @@ class FakeRecords:
         :param fields: other fields of the record by the service's names, e.g.
             ``dynamicFieldID=7``.
         """
-        return copy.deepcopy(self._state.add_asset_dynamic_field(name, values, used_by, fields))
+        field = self._state.add_asset_dynamic_field(name, values, used_by, fields)
+        return copy.deepcopy(field)

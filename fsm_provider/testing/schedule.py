@@ -12,7 +12,11 @@ from itertools import count
 class Schedule:
     """Calls functions between start and stop.
 
-    :param name: of the threads, which begin with the first call.
+    :meth:`call` may be used before :meth:`start` and from any thread. The threads of the schedule
+    begin once it has started and has a first call; each waits until a call is due and makes it.
+    :meth:`stop` ends them and drops the other calls; it may be started again.
+
+    :param name: of the threads.
     """
 
     def __init__(self, name: str, *, threads: int) -> None:
@@ -24,8 +28,9 @@ class Schedule:
         self._threads: list[threading.Thread] = []
 
     def call(self, due: float, function: Callable[[], object]) -> None:
-        """Call a function at a time of the monotonic clock; of those due together, the first given
-        first.
+        """Call a function at a time of the monotonic clock.
+
+        Those due at the same time are called in the order in which they were scheduled.
         """
         with self._changed:
             heappush(self._calls, (due, next(self._numbers), function))
@@ -43,30 +48,38 @@ class Schedule:
         with self._changed:
             self._running = False
             self._changed.notify_all()
-            threads, self._threads = self._threads, []
+            threads = self._threads
+            self._threads = []
         for thread in threads:
             thread.join()
         self._calls.clear()
 
     def _start_threads(self) -> None:
-        if self._running and self._calls and not self._threads:
-            self._threads = [
-                threading.Thread(target=self._work, name=name, daemon=True) for name in self._names
-            ]
-            for thread in self._threads:
-                thread.start()
+        if self._threads or not (self._running and self._calls):
+            return
+        for name in self._names:
+            thread = threading.Thread(target=self._make_calls, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
-    def _work(self) -> None:
-        while (function := self._next()) is not None:
+    def _make_calls(self) -> None:
+        while True:
+            function = self._await_due()
+            if function is None:
+                return
             function()
 
-    def _next(self) -> Callable[[], object] | None:
+    def _await_due(self) -> Callable[[], object] | None:
+        """Wait for the next call that is due; return None once the schedule has stopped."""
         with self._changed:
             while self._running:
                 if not self._calls:
                     self._changed.wait()
-                elif (remaining := self._calls[0][0] - time.monotonic()) > 0:
-                    self._changed.wait(remaining)
-                else:
-                    return heappop(self._calls)[2]
+                    continue
+                due, _, function = self._calls[0]
+                seconds = due - time.monotonic()
+                if seconds <= 0:
+                    heappop(self._calls)
+                    return function
+                self._changed.wait(seconds)
         return None

@@ -11,7 +11,9 @@ from fsm_provider.testing.faults.base import Fault
 
 def matches(method: str, path: str, *, method_pattern: str, path_pattern: str) -> bool:
     """Compare a request with patterns, where ``*`` matches anything: ``/properties/*/jobs``."""
-    return fnmatchcase(method, method_pattern.upper()) and fnmatchcase(path, path_pattern)
+    if not fnmatchcase(method, method_pattern.upper()):
+        return False
+    return fnmatchcase(path, path_pattern)
 
 
 class ScriptedFault:
@@ -29,12 +31,11 @@ class ScriptedFault:
         self._count = 0
 
     def __repr__(self) -> str:
-        return (
-            f"<{self._method} {self._path}: {self.fault}, {self.hits} hits in {self._count} calls>"
-        )
+        hits = f"{self.hits} hits in {self._count} calls"
+        return f"<{self._method} {self._path}: {self.fault}, {hits}>"
 
-    def counts(self, method: str, path: str) -> bool:
-        """Count a matching request; return whether the fault is due."""
+    def count(self, method: str, path: str) -> bool:
+        """Count a request if it matches; return whether the fault is due."""
         if not matches(method, path, method_pattern=self._method, path_pattern=self._path):
             return False
         self._count += 1
@@ -64,10 +65,13 @@ class Script:
     def next_fault(self, method: str, path: str) -> Fault | None:
         """Count a request and return its fault, if any."""
         with self._changed:
-            # A list, not a generator: every matching fault counts the call.
-            due = [fault for fault in self._faults if fault.counts(method, path)]
-            if not due:
+            due: ScriptedFault | None = None
+            for scripted in self._faults:  # to the end, as each that matches counts the call
+                is_due = scripted.count(method, path)
+                if is_due and due is None:
+                    due = scripted
+            if due is None:
                 return None
-            due[0].hits += 1
+            due.hits += 1
             self._changed.notify_all()
-            return due[0].fault
+            return due.fault

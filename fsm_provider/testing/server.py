@@ -49,6 +49,9 @@ def bind(port: int) -> socket.socket:
 class BackgroundServer:
     """One run of an ASGI application on a listening socket, which it closes at the end.
 
+    The thread of a test calls its methods. :meth:`start` begins a thread of its own, in whose event
+    loop the application runs; :meth:`stop` ends it. It cannot be started again.
+
     :param stopping: set when the server stops; the application responds then without delay.
     :param config: of uvicorn's, in place of the fake service's; only a :class:`Connection` can be
         reset.
@@ -75,7 +78,10 @@ class BackgroundServer:
         }
         self._server = _Server(uvicorn.Config(app, **options), stopping)
         self._thread = threading.Thread(
-            target=self._server.run, args=([listener],), name="fsm-fake-service", daemon=True
+            target=self._server.run,
+            args=([listener],),
+            name="fsm-fake-service",
+            daemon=True,
         )
 
     def start(self) -> None:
@@ -115,15 +121,16 @@ class BackgroundServer:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn with a faster stop: its own loop checks only ten times a second, and waits for idle
-    clients.
+    """Uvicorn with a faster stop.
 
-    A test suite that starts a service for each test would spend its time on that.
+    Its own loop checks only ten times a second whether to stop, and waits for idle clients. A test
+    suite that starts a service for each test would spend its time on that.
     """
 
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)
-        self.server_state = self.connections = Connections()
+        self.connections = Connections()
+        self.server_state = self.connections
         self._stopping = stopping
         self.accepting = threading.Event()
 
@@ -139,7 +146,8 @@ class _Server(uvicorn.Server):
 
     def run_in_loop(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop of the server, from another thread."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(START_TIMEOUT)
+        result = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return result.result(START_TIMEOUT)
 
     async def stop_listening(self) -> socket.socket:
         """Close the listener and idle connections; return a socket that reserves the port."""
@@ -153,8 +161,8 @@ class _Server(uvicorn.Server):
         return reserved
 
     async def _stop_accepting(self, server: asyncio.Server) -> None:
-        # A connection that is being accepted while the server closes would stay open, unknown to
-        # all.
+        # A connection that is being accepted while the server closes would stay open, and nothing
+        # would know of it.
         for listener in server.sockets:
             self._loop.remove_reader(listener)
         for _ in range(TURNS_TO_ACCEPT):

@@ -38,6 +38,9 @@ class FakeFieldService(FakeRecords, FakeFaults):
     page for each job at its ``links.self``, and a list of them at ``/jobs``, without a token;
     others get JSON.
 
+    A test calls its methods from its own thread. The server, the engineer and the deliveries run
+    in threads that :meth:`start` begins and :meth:`stop` ends; the records outlive both.
+
     :param token: the one accepted bearer token.
     :param port: port to listen on; 0: any free one.
     :param base_path: path below which the endpoints are, e.g. ``/api/v2``.
@@ -94,7 +97,9 @@ class FakeFieldService(FakeRecords, FakeFaults):
             idempotency_header=idempotency_header,
         )
         self._port = port
-        self._base_path = f"/{base_path.strip('/')}" if base_path.strip("/") else ""
+        self._base_path = ""
+        if base_path.strip("/"):
+            self._base_path = f"/{base_path.strip('/')}"
         FakeRecords.__init__(self, properties, id_offset)
         FakeFaults.__init__(self, self._state.changed)
         if port:
@@ -110,16 +115,17 @@ class FakeFieldService(FakeRecords, FakeFaults):
 
         After a stop, it starts on the same port, with its records.
         """
-        if self._server is None:
-            listener = listen(self._port)
-            self._port = listener.getsockname()[1]
-            self._state.base_url = self._url()
-            app = create_app(self.settings, self._state, base_path=self._base_path)
-            self._server = serve(
-                app, listener, self.settings, self._state, self._script, self._base_path
-            )
-            self._deliverer.schedule.start()
-            self._work.start()
+        if self._server is not None:
+            return self
+        listener = listen(self._port)
+        self._port = listener.getsockname()[1]
+        self._state.base_url = self._url()
+        app = create_app(self.settings, self._state, base_path=self._base_path)
+        self._server = serve(
+            app, listener, self.settings, self._state, self._script, self._base_path
+        )
+        self._deliverer.schedule.start()
+        self._work.start()
         return self
 
     def stop(self) -> None:
@@ -150,14 +156,16 @@ class FakeFieldService(FakeRecords, FakeFaults):
     def connection(self) -> dict[str, Any]:
         """Make the Airflow connection to this service, in Airflow's JSON form."""
         defaults = {"cursor_param": "cursor", "page_size_param": None, "idempotency_header": None}
-        settings = vars(self.settings)
+        extra = {}
+        for name, default in defaults.items():
+            value = getattr(self.settings, name)
+            if value != default:
+                extra[name] = value
         return {
             "conn_type": "fsm",
             "host": self.base_url,
-            "password": settings["token"],
-            "extra": {
-                name: settings[name] for name in defaults if settings[name] != defaults[name]
-            },
+            "password": self.settings.token,
+            "extra": extra,
         }
 
     def connection_json(self) -> str:
@@ -177,13 +185,16 @@ class FakeFieldService(FakeRecords, FakeFaults):
         :param path_pattern: relative to the base URL; ``*`` matches anything:
             ``/properties/*/jobs``.
         """
-        return [
-            request
-            for request in self.requests
-            if matches(
-                request.method, request.path, method_pattern=method, path_pattern=path_pattern
+
+        def is_wanted(request: RecordedRequest) -> bool:
+            return matches(
+                request.method,
+                request.path,
+                method_pattern=method,
+                path_pattern=path_pattern,
             )
-        ]
+
+        return [request for request in self.requests if is_wanted(request)]
 
     @property
     def deliveries(self) -> list[RecordedDelivery]:

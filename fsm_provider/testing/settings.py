@@ -17,7 +17,9 @@ def parse_iso(text: str) -> datetime:
     :raises ValueError: if it is not one.
     """
     time = datetime.fromisoformat(text)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+    if time.tzinfo is None:
+        return time.replace(tzinfo=UTC)
+    return time
 
 
 @dataclass
@@ -56,5 +58,6 @@ class Settings:
         if self.page_size < 1:
             raise ValueError(f"page_size must be at least 1, not {self.page_size}")
         for name, choices in {"dialect": Dialect, "event_types_style": EventTypesStyle}.items():
-            if (value := getattr(self, name)) not in get_args(choices):
+            value = getattr(self, name)
+            if value not in get_args(choices):
                 raise ValueError(f"{name} must be one of {get_args(choices)}, not {value!r}")

@@ -71,13 +71,18 @@ class StoredForm:
             "createdOnDateTime[gte]": self.created,
             "lastUpdatedOnDateTime[gte]": self.updated,
         }
-        return all(traits[name] == value for name, value in equal.items()) and all(
-            times[name] >= bound for name, bound in at_least.items()
-        )
+        if any(traits[name] != value for name, value in equal.items()):
+            return False
+        return all(times[name] >= bound for name, bound in at_least.items())
 
 
 class ServiceState:
-    """The records of one fake. Hold ``changed`` to read them, use the methods to change them."""
+    """The records of one fake.
+
+    Endpoints in the server's thread, the engineer's thread and a test use it at the same time.
+    Whoever reads holds ``changed``; whoever changes calls a method, which holds it and notifies
+    those that wait.
+    """
 
     def __init__(self, properties: Iterable[int] | None, id_offset: int = 0) -> None:
         self._base_url: str | None = None
@@ -89,11 +94,13 @@ class ServiceState:
         self.asset_dynamic_fields: Listing[Record] = Listing()
         self.webhooks: list[Record] = []
         self.answers: dict[str, tuple[Any, Response]] = {}
-        """What was asked with an idempotency key, and the response."""
+        """By idempotency key: the content of its first request, and the response to that."""
         self.deliveries: list[RecordedDelivery] = []
         self.on_job: list[Callable[[str, Record], None]] = []
         """Called with the type of each event of a job, and the job."""
-        self._properties = None if properties is None else set(properties)
+        self._properties: set[int] | None = None
+        if properties is not None:
+            self._properties = set(properties)
         # Apart from each other, so that one kind of identifier taken for another is noticed.
         self._job_ids = count(id_offset + 1001)
         self._form_ids = count(id_offset + 5001)
@@ -142,8 +149,13 @@ class ServiceState:
         """Create a job from a request body, with some fields replaced."""
         now = wire.truncate_to_milliseconds(datetime.now(UTC))
         with self.changed:
-            job_id = next(self._job_ids)
-            job = wire.job_record(job_id, property_id, body, base_url=self.base_url, now=now)
+            job = wire.job_record(
+                next(self._job_ids),
+                property_id,
+                body,
+                base_url=self.base_url,
+                now=now,
+            )
             job |= overrides
             self.jobs[job["id"]] = job
             self.listed_jobs.records.append(job["id"])
@@ -158,12 +170,9 @@ class ServiceState:
         """
         updated = wire.timestamp(datetime.now(UTC))
         with self.changed:
-            # A new one, as the other may be on its way into a response.
-            job = self.jobs[job_id] = {
-                **self.jobs[job_id],
-                "lastUpdatedOnDateTime": updated,
-                **overrides,
-            }
+            # A new record, as the former may be on its way into a response.
+            job = {**self.jobs[job_id], "lastUpdatedOnDateTime": updated, **overrides}
+            self.jobs[job_id] = job
             log.info("job %d: %s", job_id, job["status"])
             self.changed.notify_all()
         self._publish("jobs.updated", job)
@@ -196,10 +205,8 @@ class ServiceState:
         overrides: Mapping[str, Any] | None = None,
     ) -> Record:
         """Add a form, with some fields of its record replaced."""
-        created, updated = (
-            wire.truncate_to_milliseconds(created),
-            wire.truncate_to_milliseconds(updated),
-        )
+        created = wire.truncate_to_milliseconds(created)
+        updated = wire.truncate_to_milliseconds(updated)
         with self.changed:
             record = wire.form_record(
                 next(self._form_ids),
@@ -211,9 +218,16 @@ class ServiceState:
                 base_url=self.base_url,
             )
             record |= overrides or {}
-            self.forms.records.append(
-                StoredForm(record, job_id, property_id, created, updated, category, form_name_id)
+            form = StoredForm(
+                record,
+                job_id=job_id,
+                property_id=property_id,
+                created=created,
+                updated=updated,
+                category=category,
+                form_name_id=form_name_id,
             )
+            self.forms.records.append(form)
             self.changed.notify_all()
         return record
 
@@ -272,9 +286,10 @@ class ServiceState:
         with self.changed:
             fields = self.asset_dynamic_fields.records
             field = wire.asset_dynamic_field_record(len(fields) + 1, name, values, used_by)
-            fields.append({**field, **overrides})
+            field |= overrides
+            fields.append(field)
             self.changed.notify_all()
-            return fields[-1]
+        return field
 
     def add_webhook(self, fields: Mapping[str, Any]) -> Record:
         """Register a webhook."""

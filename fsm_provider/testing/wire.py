@@ -1,4 +1,4 @@
-"""The service's JSON: records with every field of the specification, and the envelope of a listing."""
+"""The service's JSON: records with all fields of the specification, and a listing's envelope."""
 
 from __future__ import annotations
 
@@ -62,8 +62,9 @@ def is_skill(value: Any) -> bool:
 
 def contact(id_name: str, contact_id: str) -> Record:
     """Make the contact object for a contact identifier."""
+    number = int(contact_id) if is_integer(contact_id) else 0
     return {
-        id_name: int(contact_id) if is_integer(contact_id) else 0,
+        id_name: number,
         "fullName": "",
         "mobile": "",
         "telephone": "",
@@ -83,7 +84,6 @@ def job_record(
     """
     customer_contact_id = body.get("customerContactID", "")
     site_contact_id = body.get("siteContactID", "")
-    skills = body.get("skills")
     url = f"{base_url}/jobs/{job_id}"
     record: Record = {
         "id": job_id,
@@ -101,9 +101,7 @@ def job_record(
         "settingsJobDescriptionID": body.get("settingsJobDescriptionID", ""),
         "notes": body.get("notes", ""),
         "jobType": 1,
-        "skills": [skill for skill in skills if is_skill(skill)]
-        if isinstance(skills, list)
-        else [],
+        "skills": _skills_in(body),
         "pipelineID": 1,
         "pipelineName": "Jobs",
         "stageID": 1,
@@ -162,6 +160,13 @@ def job_record(
         record[f"{name}ID"] = body.get(f"{name}ID", 0)
         record[f"{name}Name"] = ""
     return {**body, **record}
+
+
+def _skills_in(body: Mapping[str, Any]) -> list[Any]:
+    skills = body.get("skills")
+    if not isinstance(skills, list):
+        return []
+    return [skill for skill in skills if is_skill(skill)]
 
 
 def form_record(
@@ -232,17 +237,19 @@ def envelope(
 
     :param now: in the time zone of the asset listing.
     """
+    has_more = page.next_cursor is not None
     pagination: Record = {
-        "hasMore": page.next_cursor is not None,
+        "hasMore": has_more,
         "nextCursor": page.next_cursor,
         "prevCursor": page.prev_cursor,
     }
     if paginates_in_strings(kind, dialect):
-        pagination = {
-            "hasMore": "true" if pagination["hasMore"] else "false",
-            "nextCursor": "" if page.next_cursor is None else page.next_cursor,
-            "prevCursor": "" if page.prev_cursor is None else page.prev_cursor,
-        }
+        pagination["hasMore"] = "true" if has_more else "false"
+        if page.next_cursor is None:
+            pagination["nextCursor"] = ""
+        if page.prev_cursor is None:
+            pagination["prevCursor"] = ""
+
     if kind == "forms":
         meta = {"totalRecords": str(page.total), "serverTime": timestamp(now)}
     else:

@@ -19,4 +19,7 @@ class Fault(Protocol):
     """
 
     async def play(self, exchange: Exchange) -> None:
-        """Respond in an exchange, or break it. Runs in the service's event loop: it must not block."""
+        """Respond in an exchange, or break it.
+
+        The service calls it in its event loop: it must not block.
+        """

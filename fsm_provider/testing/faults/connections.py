@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fsm_provider.testing.exchange import Exchange
@@ -36,7 +37,8 @@ class Truncated:
 
     async def play(self, exchange: Exchange) -> None:
         """Handle, respond in part and close."""
-        await exchange.respond_in_part(await exchange.handle(), self.at, chunked=self.chunked)
+        correct = await exchange.handle()
+        await exchange.respond_in_part(correct, self.at, chunked=self.chunked)
         exchange.close()
 
 
@@ -63,10 +65,10 @@ class Stall:
 
     async def play(self, exchange: Exchange) -> None:
         """Handle or not, respond in part or not, wait and close."""
-        if self.headers_first:
-            await exchange.respond_in_part(await exchange.handle(), self.at)
-        elif self.after_handling:
-            await exchange.handle()
+        if self.after_handling:
+            correct = await exchange.handle()
+            if self.headers_first:
+                await exchange.respond_in_part(correct, self.at)
         exchange.record(None)
         await exchange.pause(self.seconds)
         exchange.close()
@@ -83,7 +85,8 @@ class Delay:
 
     async def play(self, exchange: Exchange) -> None:
         """Handle, wait and respond."""
-        await exchange.respond(await exchange.handle(), after=self.seconds)
+        correct = await exchange.handle()
+        await exchange.respond(correct, after=self.seconds)
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,12 @@ class Trickle:
 
     async def play(self, exchange: Exchange) -> None:
         """Handle, and respond in chunks."""
-        right = await exchange.handle()
-        size = max(1, -(-len(right.body) // self.chunks))
-        await exchange.respond_in_part(right, 0)
-        for start in range(0, len(right.body), size):
+        correct = await exchange.handle()
+        chunk_size = max(1, math.ceil(len(correct.body) / self.chunks))
+        await exchange.respond_in_part(correct, 0)
+        for start in range(0, len(correct.body), chunk_size):
             await exchange.pause(self.seconds / self.chunks)
-            await exchange.send_part(right.body[start : start + size])
+            await exchange.send_part(correct.body[start : start + chunk_size])
         await exchange.end()
 
 

@@ -28,10 +28,10 @@ def pagination(**fields: Any) -> Rewrite:
     ``pagination(hasMore=ABSENT)``.
     """
 
-    def rewritten(page: Any) -> Any:
+    def rewrite(page: Any) -> Any:
         return {**page, "pagination": _replaced(page["pagination"], fields)}
 
-    return Rewrite(rewritten)
+    return Rewrite(rewrite)
 
 
 def record(index: int, **fields: Any) -> Rewrite:
@@ -43,16 +43,18 @@ def record(index: int, **fields: Any) -> Rewrite:
     :param index: of the record in the page; negative: from the end.
     """
 
-    def rewritten(page: Any) -> Any:
+    def rewrite(page: Any) -> Any:
         records = list(page["data"])
         records[index] = _replaced(records[index], fields)
         return {**page, "data": records}
 
-    return Rewrite(rewritten)
+    return Rewrite(rewrite)
 
 
-def _replaced(record: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in {**record, **fields}.items() if value is not ABSENT}
+def _replaced(values: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Return values with fields replaced or added, and without those that are ABSENT."""
+    replaced = {**values, **fields}
+    return {name: value for name, value in replaced.items() if value is not ABSENT}
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class RepeatedCursor:
 
     cycle: int = 1
     _issued: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The next cursors of the pages so far, in order."""
 
     def __post_init__(self) -> None:
         if self.cycle < 1:
@@ -76,16 +79,18 @@ class RepeatedCursor:
     async def play(self, exchange: Exchange) -> None:
         """Handle, and respond with the next cursor of the cycle."""
 
-        def rewritten(page: Any) -> Any:
-            _reset_at_first_page(exchange, self._issued)
-            fields = page["pagination"]
+        def rewrite(page: Any) -> Any:
+            if _is_first_page(exchange):
+                self._issued.clear()
+            fields = dict(page["pagination"])
             if len(self._issued) >= self.cycle:
-                more = "true" if isinstance(fields["hasMore"], str) else True
-                fields = {**fields, "hasMore": more, "nextCursor": self._issued[-self.cycle]}
+                is_text = isinstance(fields["hasMore"], str)
+                fields["hasMore"] = "true" if is_text else True
+                fields["nextCursor"] = self._issued[-self.cycle]
             self._issued.append(fields["nextCursor"])
             return {**page, "pagination": fields}
 
-        await respond_rewritten(exchange, rewritten)
+        await respond_rewritten(exchange, rewrite)
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,7 @@ class RepeatedRecords:
 
     count: int = 1
     _last: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    """The last records of the page before."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -107,15 +113,16 @@ class RepeatedRecords:
     async def play(self, exchange: Exchange) -> None:
         """Handle, and prepend the last records of the page before."""
 
-        def rewritten(page: Any) -> Any:
-            _reset_at_first_page(exchange, self._last)
-            overlapping = {**page, "data": [*self._last, *page["data"]]}
-            self._last[:] = page["data"][-self.count :]
-            return overlapping
+        def rewrite(page: Any) -> Any:
+            if _is_first_page(exchange):
+                self._last.clear()
+            overlapping = [*self._last, *page["data"]]
+            self._last.clear()
+            self._last.extend(page["data"][-self.count :])
+            return {**page, "data": overlapping}
 
-        await respond_rewritten(exchange, rewritten)
+        await respond_rewritten(exchange, rewrite)
 
 
-def _reset_at_first_page(exchange: Exchange, values: list[Any]) -> None:
-    if exchange.settings.cursor_param not in exchange.request.query_params:
-        values.clear()
+def _is_first_page(exchange: Exchange) -> bool:
+    return exchange.settings.cursor_param not in exchange.request.query_params

@@ -19,7 +19,8 @@ class CorrectResponse:
 
     async def play(self, exchange: Exchange) -> None:
         """Handle and respond."""
-        await exchange.respond(await exchange.handle())
+        correct = await exchange.handle()
+        await exchange.respond(correct)
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,14 @@ class Status:
 
     async def play(self, exchange: Exchange) -> None:
         """Respond at once."""
-        headers = _lower(self.headers)
+        headers = _in_lower_case(self.headers)
         if self.retry_after is not None:
             headers["retry-after"] = _retry_after(self.retry_after)
-        if content_type := self.content_type or _content_type(self.body):
+        content_type = self.content_type or _content_type(self.body)
+        if content_type:
             headers["content-type"] = content_type
-        await exchange.respond(Response(self.status, _encoded(self.body), headers))
+        response = Response(self.status, _encoded(self.body), headers)
+        await exchange.respond(response)
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,11 @@ class Redirect:
 
     async def play(self, exchange: Exchange) -> None:
         """Respond at once."""
-        location = str(exchange.request.url) if self.to is None else self.to
-        await exchange.respond(Response(self.status, headers={"location": location}))
+        location = self.to
+        if location is None:
+            location = str(exchange.request.url)
+        response = Response(self.status, headers={"location": location})
+        await exchange.respond(response)
 
 
 @dataclass(frozen=True)
@@ -90,11 +96,12 @@ class Body:
 
     async def play(self, exchange: Exchange) -> None:
         """Handle, and respond with the correct status."""
-        right = await exchange.handle()
-        headers = {**right.headers, **_lower(self.headers)}
+        correct = await exchange.handle()
+        headers = {**correct.headers, **_in_lower_case(self.headers)}
         if self.content_type is not None:
             headers["content-type"] = self.content_type
-        await exchange.respond(Response(right.status, _encoded(self.body), headers))
+        response = Response(correct.status, _encoded(self.body), headers)
+        await exchange.respond(response)
 
 
 @dataclass(frozen=True)
@@ -105,11 +112,12 @@ class WrongContentType:
 
     async def play(self, exchange: Exchange) -> None:
         """Handle, and respond with the correct body."""
-        right = await exchange.handle()
-        headers = {name: value for name, value in right.headers.items() if name != "content-type"}
+        correct = await exchange.handle()
+        headers = dict(correct.headers)
+        headers.pop("content-type", None)
         if self.content_type is not None:
             headers["content-type"] = self.content_type
-        await exchange.respond(replace(right, headers=headers))
+        await exchange.respond(replace(correct, headers=headers))
 
 
 @dataclass(frozen=True)
@@ -118,9 +126,10 @@ class Gzip:
 
     async def play(self, exchange: Exchange) -> None:
         """Handle, and respond."""
-        right = await exchange.handle()
-        headers = {**right.headers, "content-encoding": "gzip"}
-        await exchange.respond(Response(right.status, gzip.compress(right.body), headers))
+        correct = await exchange.handle()
+        headers = {**correct.headers, "content-encoding": "gzip"}
+        response = Response(correct.status, gzip.compress(correct.body), headers)
+        await exchange.respond(response)
 
 
 @dataclass(frozen=True)
@@ -136,9 +145,9 @@ class Huge:
 
     async def play(self, exchange: Exchange) -> None:
         """Handle, and respond with padding."""
-        right = await exchange.handle()
-        body = right.body.ljust(self.size)
-        await exchange.respond_in_part(replace(right, body=body), len(body), chunked=self.chunked)
+        correct = await exchange.handle()
+        padded = replace(correct, body=correct.body.ljust(self.size))
+        await exchange.respond_in_part(padded, len(padded.body), chunked=self.chunked)
         await exchange.end()
 
 
@@ -159,13 +168,14 @@ class Rewrite:
 
 async def respond_rewritten(exchange: Exchange, function: Callable[[Any], Any]) -> None:
     """Handle, and respond with the JSON rewritten if the request succeeded."""
-    right = await exchange.handle()
-    if 200 <= right.status < 300:
-        right = replace(right, body=_json(function(json.loads(right.body))))
-    await exchange.respond(right)
+    response = await exchange.handle()
+    if 200 <= response.status < 300:
+        rewritten = function(json.loads(response.body))
+        response = replace(response, body=_json(rewritten))
+    await exchange.respond(response)
 
 
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+def _in_lower_case(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}
 
 
@@ -177,13 +187,17 @@ def _json(value: Any) -> bytes:
 def _encoded(body: Any) -> bytes:
     if isinstance(body, bytes):
         return body
-    return body.encode() if isinstance(body, str) else _json(body)
+    if isinstance(body, str):
+        return body.encode()
+    return _json(body)
 
 
 def _content_type(body: Any) -> str | None:
     if isinstance(body, bytes):
         return None
-    return "text/plain; charset=utf-8" if isinstance(body, str) else "application/json"
+    if isinstance(body, str):
+        return "text/plain; charset=utf-8"
+    return "application/json"
 
 
 def _retry_after(value: float | datetime | str) -> str:

@@ -13,11 +13,20 @@ from cryptography.x509.oid import NameOID
 
 from fsm_provider.api import throttling
 
-SCHEMES = ("http", "https", "all", "no")
 ENVIRONMENT = (
-    *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NETRC"),
-    *(name for scheme in SCHEMES for name in (f"{scheme}_proxy", f"{scheme}_PROXY".upper())),
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NETRC",
+    "http_proxy",
+    "HTTP_PROXY",
+    "https_proxy",
+    "HTTPS_PROXY",
+    "all_proxy",
+    "ALL_PROXY",
+    "no_proxy",
+    "NO_PROXY",
 )
+"""Variables that change how a request is sent."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,30 +58,29 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fsm test")])
     now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
+    a_day = datetime.timedelta(days=1)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+
+    builder = x509.CertificateBuilder()
+    builder = builder.subject_name(name)
+    builder = builder.issuer_name(name)
+    builder = builder.public_key(key.public_key())
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - a_day)
+    builder = builder.not_valid_after(now + a_day)
+    builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    authority = x509.BasicConstraints(ca=True, path_length=None)
+    builder = builder.add_extension(authority, critical=True)
+    signed = builder.sign(key, hashes.SHA256())
+
+    private_key = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
     path = tmp_path_factory.mktemp("tls") / "certificate.pem"
-    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    path.with_name("key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
+    path.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    path.with_name("key.pem").write_bytes(private_key)
     return path
 
 

@@ -38,7 +38,8 @@ def test_an_uncertain_write_says_what_was_sent_and_when(service, client):
         client.create_job(7, {"customerReference": "PO-1"})
 
     error = raised.value
-    assert (error.method, error.path) == ("POST", JOBS)
+    assert error.method == "POST"
+    assert error.path == JOBS
     assert error.subject == {"propertyID": 7, "customerReference": "PO-1"}
     assert before <= datetime.fromisoformat(error.attempted_at) <= datetime.now(UTC)
     assert "propertyID 7, customerReference 'PO-1'" in str(error)
@@ -60,30 +61,33 @@ def test_an_invalid_url_is_an_input_error(service, make_client, base_url):
 @pytest.mark.parametrize(
     "echo",
     [
-        *({"eventTypes": one} for one in ([{"type": "jobs.created"}], 5, ["jobs.closed"])),
+        {"eventTypes": [{"type": "jobs.created"}]},
+        {"eventTypes": 5},
+        {"eventTypes": ["jobs.closed"]},
         {"object": "assets"},
     ],
     ids=str,
 )
 def test_a_registration_that_echoes_anything_else_is_a_permanent_error(service, client, echo):
     service.fail("POST", "/settings/webhooks", faults.Rewrite(lambda webhook: {**webhook, **echo}))
+    webhook = {
+        "object": "jobs",
+        "event_types": "jobs.created",
+        "target_url": "https://hooks.example.com",
+    }
 
     with pytest.raises(FsmRegistrationError, match="webhook 1 was not registered for") as raised:
-        client.register_webhook(
-            {
-                "object": "jobs",
-                "event_types": "jobs.created",
-                "target_url": "https://hooks.example.com",
-            }
-        )
+        client.register_webhook(webhook)
     assert raised.value.permanent
 
 
 @pytest.mark.parametrize(
-    "asked", [9**20, "9" * 400, datetime(9999, 1, 1, tzinfo=UTC)], ids=["seconds", "digits", "date"]
+    "retry_after",
+    [9**20, "9" * 400, datetime(9999, 1, 1, tzinfo=UTC)],
+    ids=["seconds", "digits", "date"],
 )
-def test_a_retry_after_beyond_the_budget_is_an_error(service, client, waits, asked):
-    service.fail("GET", "/forms", faults.Status(429, retry_after=asked))
+def test_a_retry_after_beyond_the_budget_is_an_error(service, client, waits, retry_after):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=retry_after))
 
     with pytest.raises(FsmRateLimitedError, match="the service asks to wait"):
         list(client.list_forms())
@@ -91,22 +95,34 @@ def test_a_retry_after_beyond_the_budget_is_an_error(service, client, waits, ask
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"plain text", b"<p>HTML</p>", b'{"message": "no"}', b"\xff\xfe"], ids=repr
+    "body",
+    [
+        b"",
+        b"plain text",
+        b"<p>HTML</p>",
+        b'{"message": "no"}',
+        b"\xff\xfe",
+    ],
+    ids=repr,
 )
 def test_a_refusal_is_raised_once_whatever_its_body(service, client, waits, body):
     service.fail("*", "*", faults.Status(410, body), every=True)
 
-    for send in (lambda: client.create_job(7, {}), lambda: list(client.list_forms())):
-        service.clear_requests()
-        with pytest.raises(FsmApiError) as raised:
-            send()
-        assert raised.value.status == 410
-        assert len(service.requests) == 1
+    with pytest.raises(FsmApiError) as refused_write:
+        client.create_job(7, {})
+    assert refused_write.value.status == 410
+    assert len(service.requests) == 1
+
+    with pytest.raises(FsmApiError) as refused_read:
+        list(client.list_forms())
+    assert refused_read.value.status == 410
+    assert len(service.requests) == 2
+
     assert waits == []
 
 
 @pytest.mark.parametrize(
-    ("headers", "found"),
+    ("headers", "request_id"),
     [
         ({"x-amzn-RequestId": "r-2"}, "r-2"),
         ({"X-Correlation-ID": "r" * 400}, "r" * 300),
@@ -114,20 +130,26 @@ def test_a_refusal_is_raised_once_whatever_its_body(service, client, waits, body
         ({"X-Request": "r-4"}, None),
     ],
 )
-def test_an_error_carries_its_facts(service, client, headers, found):
+def test_an_error_carries_its_facts(service, client, headers, request_id):
     service.fail("GET", "/forms", faults.Status(403, "no  access\n to forms", headers=headers))
 
     with pytest.raises(FsmForbiddenError) as raised:
         list(client.list_forms())
 
     error = raised.value
-    assert (error.method, error.path, error.request_id) == ("GET", "/forms", found)
+    assert error.method == "GET"
+    assert error.path == "/forms"
+    assert error.request_id == request_id
     assert error.body_excerpt == "no access to forms"
 
 
 ECHOES = [
-    *(TOKEN, TOKEN.replace("/", "\\/"), TOKEN.replace("=", "\\u003d"), TOKEN.replace("=", "&#61;")),
-    *(TOKEN.replace("+", "%2b"), "canary-token-7f3a%2F9%2Bb%3D"),
+    TOKEN,
+    TOKEN.replace("/", "\\/"),
+    TOKEN.replace("=", "\\u003d"),
+    TOKEN.replace("=", "&#61;"),
+    TOKEN.replace("+", "%2b"),
+    "canary-token-7f3a%2F9%2Bb%3D",
 ]
 
 
@@ -141,13 +163,19 @@ def test_a_token_that_the_service_echoes_is_removed(service, client, echo):
 
 
 @pytest.mark.parametrize(
-    ("dialect", "cursors"), [("specified", "cursor"), ("typed", "page[next]"), ("string", "a&b=c")]
+    ("dialect", "cursor_param"),
+    [
+        ("specified", "cursor"),
+        ("typed", "page[next]"),
+        ("string", "a&b=c"),
+    ],
 )
-def test_every_form_once_over_one_connection(make_client, dialect, cursors):
-    with FakeFieldService(page_size=10, dialect=dialect, cursor_param=cursors) as service:
+def test_every_form_once_over_one_connection(make_client, dialect, cursor_param):
+    with FakeFieldService(page_size=10, dialect=dialect, cursor_param=cursor_param) as service:
         service.seed_forms(45)
+        client = make_client(service)
 
-        ids = [form.id for form in make_client(service).list_forms()]
+        ids = [form.id for form in client.list_forms()]
 
         assert ids == [form["id"] for form in service.forms]
         assert len(service.requests) == 5
@@ -169,37 +197,38 @@ def test_forms_that_do_not_match_a_filter_that_the_service_ignores_are_left_out(
     service, client, caplog
 ):
     other = service.add_form(job_id=1)
-    service.fail(
-        "GET",
-        "/forms",
-        faults.Rewrite(lambda page: {**page, "data": [*page["data"], other]}),
-    )
-    mine = service.add_form(job_id=2)
+    matching = service.add_form(job_id=2)
+    add_other = faults.Rewrite(lambda page: {**page, "data": [*page["data"], other]})
+    service.fail("GET", "/forms", add_other)
 
-    assert [form.id for form in client.list_forms(job_id=2)] == [mine["id"]]
+    [form] = client.list_forms(job_id=2)
+
+    assert form.id == matching["id"]
     assert "1 form of the listing did not match the filter (job_id=2)" in caplog.text
 
 
 def test_the_page_size_is_sent_where_it_is_named(service, make_client):
     service.settings.page_size_param = "limit"
     service.seed_forms(9)
+    client = make_client(service, page_size_param="limit", page_size=4)
 
-    list(make_client(service, page_size_param="limit", page_size=4).list_forms())
+    list(client.list_forms())
 
-    assert [dict(request.query)["limit"] for request in service.requests] == ["4", "4", "4"]
+    assert len(service.requests) == 3
+    for request in service.requests:
+        assert dict(request.query)["limit"] == "4"
 
 
 @pytest.mark.usefixtures("clock")
 def test_the_rate_limit_applies_across_clients(service, make_client):
-    waited = []
-    clients = [
-        make_client(service, sleep=waited.append, max_requests_per_second=0.5) for _ in range(2)
-    ]
+    waits = []
+    first = make_client(service, sleep=waits.append, max_requests_per_second=0.5)
+    second = make_client(service, sleep=waits.append, max_requests_per_second=0.5)
 
-    for client in clients:
-        list(client.list_forms())
+    list(first.list_forms())
+    list(second.list_forms())
 
-    assert waited == [2]
+    assert waits == [2]
 
 
 @pytest.fixture
@@ -218,9 +247,8 @@ def silent_port():
 
 
 def test_a_connect_timeout_is_a_connection_error(service, make_client, silent_port):
-    client = make_client(
-        service, base_url=f"http://127.0.0.1:{silent_port}", timeout=0.3, max_retries=1
-    )
+    base_url = f"http://127.0.0.1:{silent_port}"
+    client = make_client(service, base_url=base_url, timeout=0.3, max_retries=1)
 
     with pytest.raises(FsmConnectionError, match="timed out"):
         client.create_job(7, {})

@@ -21,8 +21,8 @@ from fsm_provider.api import (
 )
 from fsm_provider.api.downloads import MAX_REDIRECTS
 from fsm_provider.testing import FakeFileHost, faults
-from tests.unit.api.raw import RawServer, download, http
-from tests.unit.api.test_error_chains import SECRET, assert_holds_no_secret
+from tests.unit.api.raw_server import RawServer, download, http
+from tests.unit.api.secret_checks import SECRET, assert_holds_no_secret
 from tests.unit.conftest import TOKEN
 
 PDFS = ("GET", "/forms/*/pdf")
@@ -31,8 +31,9 @@ NO_URLS = [
     f"https://[oops/{SECRET}",
     f"https://files\u2100.example.com/{SECRET}".encode().decode("latin-1"),
 ]
-"""Locations as their bytes in Latin-1: not UTF-8, no IPv6 address, and a host that contains
-``a/c``.
+"""Locations as their bytes in Latin-1.
+
+They are not UTF-8, no IPv6 address, and a host that contains ``a/c``.
 """
 
 
@@ -52,26 +53,30 @@ def files(service):
         yield running
 
 
-def tokens_seen(requests):
+def sent_tokens(requests):
     return [request.headers.get("authorization") for request in requests]
 
 
 def test_the_services_own_pdf_is_fetched_with_the_token(service, client, form):
     assert download(client, form["formPDFURL"]) == service.pdf(form["id"])
-    assert tokens_seen(service.requests) == ["Bearer ***"]
+    assert sent_tokens(service.requests) == ["Bearer ***"]
 
 
 def test_another_host_gets_no_token(service, client, form, files):
-    got = download(client, files.pdf_url(form["id"]), allow_private_addresses=True)
+    url = files.pdf_url(form["id"])
 
-    assert got == service.pdf(form["id"])
-    assert tokens_seen(files.requests) == [None]
+    content = download(client, url, allow_private_addresses=True)
+
+    assert content == service.pdf(form["id"])
+    assert sent_tokens(files.requests) == [None]
 
 
 def test_the_services_host_on_another_port_gets_no_token_and_may_be_private(service, client, form):
     with FakeFileHost(service, name="127.0.0.1") as files:
-        assert download(client, files.pdf_url(form["id"])) == service.pdf(form["id"])
-        assert tokens_seen(files.requests) == [None]
+        content = download(client, files.pdf_url(form["id"]))
+
+    assert content == service.pdf(form["id"])
+    assert sent_tokens(files.requests) == [None]
 
 
 def test_hosts_in_between_do_not_end_the_connections_to_the_service(service, client, form):
@@ -80,46 +85,54 @@ def test_hosts_in_between_do_not_end_the_connections_to_the_service(service, cli
     with ExitStack() as running:
         hosts = [running.enter_context(FakeFileHost(service, name="127.0.0.1")) for _ in range(11)]
         for files in hosts:
-            assert download(client, files.pdf_url(form["id"])) == service.pdf(form["id"])
+            url = files.pdf_url(form["id"])
+            assert download(client, url) == service.pdf(form["id"])
 
-    assert [found.id for found in client.list_forms()] == [form["id"]]
+    [listed] = client.list_forms()
+    assert listed.id == form["id"]
 
 
 def test_a_name_that_resolves_to_a_private_address_is_sent_nothing(
     service, make_client, form, monkeypatch
 ):
-    name, client = "files.example.com", make_client(service, allow_http=True)
+    client = make_client(service, allow_http=True)
+    name = "files.example.com"
     look_up = socket.getaddrinfo
-    monkeypatch.setattr(
-        socket,
-        "getaddrinfo",
-        lambda host, *more: look_up("127.0.0.1" if host == name else host, *more),
-    )
+
+    def look_up_name_here(host, *arguments):
+        if host == name:
+            host = "127.0.0.1"
+        return look_up(host, *arguments)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up_name_here)
+    refusal = r"form 5001: 127\.0\.0\.1 is not a public .*allow_private_add"
+
     with (
         FakeFileHost(service, name=name) as files,
-        pytest.raises(
-            FsmPdfUrlError, match=r"form 5001: 127\.0\.0\.1 is not a public .*allow_private_add"
-        ),
+        pytest.raises(FsmPdfUrlError, match=refusal),
     ):
         download(client, files.pdf_url(form["id"]))
 
     assert files.requests == []
 
 
-def logged(caplog):
-    """What the client logs; the fake's server logs each URL."""
+def client_log(caplog):
+    """Return what the client logs; the fake's server logs each URL."""
     records = [record for record in caplog.records if not record.name.startswith("uvicorn")]
     return " ".join(record.getMessage() for record in records)
 
 
-def chains(service, files):
-    ours, theirs = f"{service.base_url}/forms/5001/pdf", files.pdf_url(5001)
+def redirect_chains(service, files):
+    """Return by name: the first URL, its host, and the URL to which that redirects."""
+    ours = f"{service.base_url}/forms/5001/pdf"
+    theirs = files.pdf_url(5001)
+    another_port = theirs.replace("localhost", "127.0.0.1")
     return {
-        "ours to ours": (ours, (service, ours)),
-        "ours to theirs": (ours, (service, theirs)),
-        "theirs to ours": (theirs, (files, ours)),
-        "theirs to theirs": (theirs, (files, theirs)),
-        "ours to another port": (ours, (service, theirs.replace("localhost", "127.0.0.1"))),
+        "ours to ours": (ours, service, ours),
+        "ours to theirs": (ours, service, theirs),
+        "theirs to ours": (theirs, files, ours),
+        "theirs to theirs": (theirs, files, theirs),
+        "ours to another port": (ours, service, another_port),
     }
 
 
@@ -138,31 +151,34 @@ def test_a_redirect_is_followed_and_the_token_goes_to_the_service_alone(
     service, client, form, files, caplog, chain, status
 ):
     caplog.set_level(logging.DEBUG)
-    url, (first, second) = chains(service, files)[chain]
-    first.fail(*PDFS, faults.Redirect(second, status))
+    url, first_host, second_url = redirect_chains(service, files)[chain]
+    first_host.fail(*PDFS, faults.Redirect(second_url, status))
 
-    got = download(client, url, allow_private_addresses=True)
+    content = download(client, url, allow_private_addresses=True)
 
-    assert got == service.pdf(form["id"])
+    assert content == service.pdf(form["id"])
     assert len(service.requests) + len(files.requests) == 2
-    assert set(tokens_seen(service.requests)) <= {"Bearer ***"}
-    assert set(tokens_seen(files.requests)) <= {None}
+    assert set(sent_tokens(service.requests)) <= {"Bearer ***"}
+    assert set(sent_tokens(files.requests)) <= {None}
     assert TOKEN not in repr(files.requests)
-    assert TOKEN not in logged(caplog)
-    assert "signature" not in logged(caplog)
+    assert TOKEN not in client_log(caplog)
+    assert "signature" not in client_log(caplog)
 
 
-@pytest.mark.parametrize(
-    ("redirects", "followed"), [(MAX_REDIRECTS, True), (MAX_REDIRECTS + 1, False)]
-)
-def test_so_many_redirects_are_followed(service, client, form, redirects, followed):
-    service.fail(*PDFS, faults.Redirect(), calls=range(1, redirects + 1))
+def test_so_many_redirects_are_followed(service, client, form):
+    service.fail(*PDFS, faults.Redirect(), calls=range(1, MAX_REDIRECTS + 1))
 
-    if followed:
-        assert download(client, form["formPDFURL"]) == service.pdf(form["id"])
-    else:
-        with pytest.raises(FsmPdfUrlError, match=r"redirects more than 5 times$"):
-            download(client, form["formPDFURL"])
+    content = download(client, form["formPDFURL"])
+
+    assert content == service.pdf(form["id"])
+    assert len(service.requests) == MAX_REDIRECTS + 1
+
+
+def test_no_more_redirects_are_followed(service, client, form):
+    service.fail(*PDFS, faults.Redirect(), calls=range(1, MAX_REDIRECTS + 2))
+
+    with pytest.raises(FsmPdfUrlError, match=r"redirects more than 5 times$"):
+        download(client, form["formPDFURL"])
 
     assert len(service.requests) == MAX_REDIRECTS + 1
 
@@ -170,10 +186,9 @@ def test_so_many_redirects_are_followed(service, client, form, redirects, follow
 @pytest.mark.parametrize("url", NO_URLS, ids=ascii)
 def test_a_redirect_to_what_is_no_url_is_refused_without_showing_it(service, client, form, url):
     service.fail(*PDFS, faults.Redirect(url))
+    refusal = r"^the PDF of form 5001: it redirects to a URL that is not valid$"
 
-    with pytest.raises(
-        FsmPdfUrlError, match=r"^the PDF of form 5001: it redirects to a URL that is not valid$"
-    ) as raised:
+    with pytest.raises(FsmPdfUrlError, match=refusal) as raised:
         download(client, form["formPDFURL"])
 
     assert_holds_no_secret(raised.value)
@@ -181,10 +196,15 @@ def test_a_redirect_to_what_is_no_url_is_refused_without_showing_it(service, cli
 
 
 def test_a_relative_redirect_stays_on_its_host(service, client, form):
-    service.fail(*PDFS, faults.Redirect(urlsplit(form["formPDFURL"]).path + "?again=1"))
+    path = urlsplit(form["formPDFURL"]).path
+    service.fail(*PDFS, faults.Redirect(f"{path}?again=1"))
 
-    assert download(client, form["formPDFURL"]) == service.pdf(form["id"])
-    assert [request.query for request in service.requests] == [(), (("again", "1"),)]
+    content = download(client, form["formPDFURL"])
+
+    assert content == service.pdf(form["id"])
+    first, second = service.requests
+    assert first.query == ()
+    assert second.query == (("again", "1"),)
 
 
 @pytest.mark.parametrize(
@@ -215,14 +235,15 @@ def test_a_refused_url_is_sent_nothing(client, url, said):
 
 def test_behind_a_proxy_the_proxy_resolves_names(service, make_client, monkeypatch):
     content = b"%PDF-1.4 by the proxy %%EOF"
+    response = http(200, content)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with RawServer(lambda connection, *_: connection.sendall(http(200, content))) as proxy:
+    with RawServer(lambda connection, *_: connection.sendall(response)) as proxy:
         monkeypatch.setenv("http_proxy", proxy.base_url)
         client = make_client(service, allow_http=True)
 
         assert download(client, "http://files.example.com/a.pdf?s=1") == content
 
-    (request,) = proxy.requests
+    [request] = proxy.requests
     assert request.line == "GET http://files.example.com/a.pdf?s=1 HTTP/1.1"
     assert b"authorization" not in request.head.lower()
 
@@ -231,9 +252,9 @@ def test_a_page_served_as_a_pdf_is_refused_at_once(service, client, form):
     page = faults.Body("<!doctype html><title>Log in</title>", content_type="text/html")
     service.fail(*PDFS, page, every=True)
 
-    with pytest.raises(
-        FsmNotPdfError, match=r"form 5001: the response is not a PDF, .*\(text/html\)"
-    ) as raised:
+    refusal = r"form 5001: the response is not a PDF, .*\(text/html\)"
+
+    with pytest.raises(FsmNotPdfError, match=refusal) as raised:
         download(client, form["formPDFURL"])
 
     assert len(service.requests) == 1
@@ -283,9 +304,9 @@ def test_a_host_that_is_not_reached_is_named(client, form, files):
 def test_a_refusal_by_the_service_says_what_is_wrong_with_the_connection(service, client, form):
     service.fail(*PDFS, faults.Status(403, form["formPDFURL"]))
 
-    with pytest.raises(
-        FsmForbiddenError, match="GET the PDF of form 5001 returned HTTP 403; the token lacks"
-    ):
+    refusal = "GET the PDF of form 5001 returned HTTP 403; the token lacks"
+
+    with pytest.raises(FsmForbiddenError, match=refusal):
         download(client, form["formPDFURL"])
 
 
@@ -294,13 +315,14 @@ def test_a_refusal_by_another_host_neither_blames_the_token_nor_shows_the_url(
 ):
     caplog.set_level(logging.DEBUG)
     files.lifetime = -1
+    url = files.pdf_url(form["id"])
 
     with pytest.raises(FsmApiError) as raised:
-        download(client, files.pdf_url(form["id"]), allow_private_addresses=True)
+        download(client, url, allow_private_addresses=True)
 
     assert type(raised.value) is FsmApiError
     assert str(raised.value) == "GET the PDF of form 5001 returned HTTP 403"
-    assert "signature" not in logged(caplog)
+    assert "signature" not in client_log(caplog)
 
 
 def test_other_hosts_do_not_count_for_the_services_requests_a_second(

@@ -28,15 +28,17 @@ SUBJECT = {"propertyID": 7, "customerReference": "PO-1"}
 
 
 def error_for(status: int, **fields: Any) -> FsmApiError:
-    return error_class_for(status)(status=status, method="GET", path="/forms", **fields)
+    error_class = error_class_for(status)
+    return error_class(status=status, method="GET", path="/forms", **fields)
+
+
+def full_error_for(status: int) -> FsmApiError:
+    return error_for(status, body_excerpt="no", retry_after=1.5, request_id="r-1")
 
 
 EVERY_ERROR = [
     FsmError(),
-    *[
-        error_for(status, body_excerpt="no", retry_after=1.5, request_id="r-1")
-        for status in STATUSES
-    ],
+    *map(full_error_for, STATUSES),
     error_for(503),
     errors.FsmInputError("job.notes: bad"),
     errors.FsmConnectionEditedError(401, "POST", "/x"),
@@ -52,32 +54,23 @@ EVERY_ERROR = [
     errors.FsmDownloadTimeoutError("too late"),
     errors.FsmStorageError("the disk is full"),
     errors.FsmRegistrationError("other events", webhook_id=5),
-    errors.FsmUncertainWriteError(
-        "POST", "/properties/7/jobs", "timeout", "2026-01-31T08:00:00+00:00", SUBJECT
-    ),
-    errors.FsmRepeatableWriteError(
-        "POST", "/properties/7/jobs", "502", "2026-01-31T08:00:00+00:00", SUBJECT
-    ),
-    errors.FsmUncertainWriteError(
-        "POST", "/settings/webhooks", "500", "2026-01-31T08:00:00+00:00", {}
-    ),
+    errors.FsmUncertainWriteError("POST", "/properties/7/jobs", "timeout", AT, SUBJECT),
+    errors.FsmRepeatableWriteError("POST", "/properties/7/jobs", "502", AT, SUBJECT),
+    errors.FsmUncertainWriteError("POST", "/settings/webhooks", "500", AT, {}),
 ]
-over_every_error = pytest.mark.parametrize(
-    "error", EVERY_ERROR, ids=lambda error: type(error).__name__
-)
 
 
 def test_the_table_holds_every_error():
-    public = {
-        kind
-        for name, kind in vars(errors).items()
-        if isinstance(kind, type) and issubclass(kind, FsmError) and not name.startswith("_")
-    }
+    public = set()
+    for name, value in vars(errors).items():
+        is_error = isinstance(value, type) and issubclass(value, FsmError)
+        if is_error and not name.startswith("_"):
+            public.add(value)
 
-    assert {type(error) for error in EVERY_ERROR} == public
+    assert set(map(type, EVERY_ERROR)) == public
 
 
-@over_every_error
+@pytest.mark.parametrize("error", EVERY_ERROR, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize(
     "travel",
     [
@@ -95,12 +88,16 @@ def test_an_error_comes_back_as_the_same_class_with_the_same_text(error, travel)
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"),
-    [*STATUSES.items(), (300, errors.FsmRedirectError), (399, errors.FsmRedirectError)],
+    ("status", "error_class"),
+    [
+        *STATUSES.items(),
+        (300, errors.FsmRedirectError),
+        (399, errors.FsmRedirectError),
+    ],
 )
-def test_a_status_has_its_class_and_every_class_is_an_api_error(status, kind):
-    assert error_class_for(status) is kind
-    assert issubclass(kind, FsmApiError)
+def test_a_status_has_its_class_and_every_class_is_an_api_error(status, error_class):
+    assert error_class_for(status) is error_class
+    assert issubclass(error_class, FsmApiError)
 
 
 def test_errors_that_need_a_person_are_permanent():
@@ -126,13 +123,22 @@ def test_a_response_is_described_with_all_known_facts():
 
     assert str(error_for(400)) == "GET /forms returned HTTP 400"
     assert str(full) == (
-        "GET /forms returned HTTP 400; the service asks to wait 90 s; request id r-1; it said: it is full"
+        "GET /forms returned HTTP 400; "
+        "the service asks to wait 90 s; "
+        "request id r-1; "
+        "it said: it is full"
     )
 
 
 @pytest.mark.parametrize(
     ("status", "advice"),
-    [(302, "host"), (401, "password"), (403, "permission"), (404, "host"), (409, "exist already")],
+    [
+        (302, "host"),
+        (401, "password"),
+        (403, "permission"),
+        (404, "host"),
+        (409, "exist already"),
+    ],
 )
 def test_an_error_names_the_setting_that_may_cause_it(status, advice):
     assert advice in str(error_for(status))

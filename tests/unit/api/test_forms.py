@@ -15,23 +15,25 @@ from fsm_provider.api.parsing import parse_record
 
 EIGHT = datetime(2026, 1, 31, 8, tzinfo=UTC)
 NINE = "2026-01-31T09:00:00Z"
-WIRE = {
-    "property_id": ("7", "propertyID", "7"),
-    "job_id": ("21", "jobID", "21"),
-    "created_since": (
-        "2026-01-31T08:00:00+00:00",
-        "createdOnDateTime[gte]",
-        "2026-01-31T08:00:00.000Z",
-    ),
-    "updated_since": (
-        "2026-01-31T08:00:00+00:00",
-        "lastUpdatedOnDateTime[gte]",
-        "2026-01-31T08:00:00.000Z",
-    ),
-    "form_category": ("Gas", "formCategory", "Gas"),
-    "form_name_id": ("3", "formNameID", "3"),
-    "created_by_type": ("User", "createdByType", "User"),
-    "created_by_id": ("71", "createdByID", "71"),
+ALL_FILTERS = {
+    "property_id": "7",
+    "job_id": "21",
+    "created_since": "2026-01-31T08:00:00+00:00",
+    "updated_since": "2026-01-31T08:00:00+00:00",
+    "form_category": "Gas",
+    "form_name_id": "3",
+    "created_by_type": "User",
+    "created_by_id": "71",
+}
+ALL_PARAMETERS = {
+    "propertyID": "7",
+    "jobID": "21",
+    "createdOnDateTime[gte]": "2026-01-31T08:00:00.000Z",
+    "lastUpdatedOnDateTime[gte]": "2026-01-31T08:00:00.000Z",
+    "formCategory": "Gas",
+    "formNameID": "3",
+    "createdByType": "User",
+    "createdByID": "71",
 }
 
 
@@ -50,14 +52,12 @@ def form(**changes: Any) -> Form:
         "links": {"job": "https://api.example.com/canary"},
         **changes,
     }
-    given = {name: value for name, value in record.items() if value is not None}
-    return parse_record(given, Form, timezone=UTC)
+    present = {name: value for name, value in record.items() if value is not None}
+    return parse_record(present, Form, timezone=UTC)
 
 
 def test_every_filter_is_sent_under_the_specified_name():
-    filters = FormFilter(**{name: given for name, (given, _, _) in WIRE.items()})
-
-    assert filters.params() == {name: sent for _, name, sent in WIRE.values()}
+    assert FormFilter(**ALL_FILTERS).params() == ALL_PARAMETERS
 
 
 def test_no_filter_sends_nothing_and_matches_every_form():
@@ -70,8 +70,12 @@ def test_no_filter_sends_nothing_and_matches_every_form():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, True) for name in ("property_id", "job_id", "form_name_id", "created_by_id")),
-        *((name, 1.5) for name in ("form_category", "created_by_type")),
+        ("property_id", True),
+        ("job_id", True),
+        ("form_name_id", True),
+        ("created_by_id", True),
+        ("form_category", 1.5),
+        ("created_by_type", 1.5),
     ],
 )
 def test_a_bad_filter_is_named(name, value):
@@ -84,9 +88,9 @@ def test_a_bad_filter_is_named(name, value):
     [EIGHT.replace(microsecond=999), "2026-01-31T08:00:00", "2026-01-31T09:00:00+01:00"],
 )
 def test_a_time_is_sent_in_utc_with_milliseconds(since):
-    assert FormFilter(created_since=since).params() == {
-        "createdOnDateTime[gte]": "2026-01-31T08:00:00.000Z"
-    }
+    params = FormFilter(created_since=since).params()
+
+    assert params == {"createdOnDateTime[gte]": "2026-01-31T08:00:00.000Z"}
 
 
 @pytest.mark.parametrize(
@@ -119,10 +123,9 @@ def test_a_form_is_checked_against_each_filter(filters, matched):
     ("filters", "absent"),
     [
         ({"property_id": 7}, {"propertyID": None}),
-        *(
-            ({"job_id": 21}, {"jobDetails": details})
-            for details in (None, "job 21", {"jobID": "J-21"})
-        ),
+        ({"job_id": 21}, {"jobDetails": None}),
+        ({"job_id": 21}, {"jobDetails": "job 21"}),
+        ({"job_id": 21}, {"jobDetails": {"jobID": "J-21"}}),
         ({"created_by_type": "User"}, {"createdByType": None}),
         ({"created_by_id": 71}, {"createdByID": None}),
     ],
@@ -134,7 +137,14 @@ def test_a_form_that_does_not_say_whose_it_is_does_not_match(filters, absent):
 @pytest.mark.parametrize("name", ["created_since", "updated_since"])
 @pytest.mark.parametrize(
     "time",
-    [None, "yesterday", [NINE], "2026-01-05", "0001-01-01T00:00:00Z", "1970-01-01T00:00:00Z"],
+    [
+        None,
+        "yesterday",
+        [NINE],
+        "2026-01-05",
+        "0001-01-01T00:00:00Z",
+        "1970-01-01T00:00:00Z",
+    ],
 )
 def test_a_time_that_cannot_be_read_is_taken_to_match(name, time):
     unreadable = form(createdOnDateTime=time, lastUpdatedOnDateTime=time)
@@ -151,20 +161,28 @@ def test_a_filter_is_described_by_what_is_set():
     "filters",
     [
         {},
-        {name: given for name, (given, _, _) in WIRE.items()},
+        ALL_FILTERS,
         {"created_since": EIGHT},
         {"job_id": "J-1"},
     ],
 )
 def test_filters_of_text_come_back_from_json_as_equal_ones(filters):
-    first = FormFilter(**filters)
+    form_filter = FormFilter(**filters)
 
-    assert FormFilter(**json.loads(json.dumps(first.as_dict()))) == first
+    from_json = json.loads(json.dumps(form_filter.as_dict()))
+
+    assert FormFilter(**from_json) == form_filter
 
 
 @pytest.mark.parametrize(
     ("details", "job"),
-    [({"jobID": 21}, 21), ({"jobID": "21"}, 21), ({}, None), (None, None), ("21", None)],
+    [
+        ({"jobID": 21}, 21),
+        ({"jobID": "21"}, 21),
+        ({}, None),
+        (None, None),
+        ("21", None),
+    ],
 )
 def test_the_job_of_a_form_is_found_where_it_can_be_read(details, job):
     assert job_id_from(form(jobDetails=details)) == job
@@ -189,36 +207,39 @@ def test_a_reference_has_exactly_its_six_keys():
     ],
 )
 def test_a_reference_is_json_with_six_keys_and_no_url_for_any_record(changes):
-    compact = reference_to(form(**changes))
+    reference = reference_to(form(**changes))
 
-    assert json.loads(json.dumps(compact)) == compact
-    assert len(compact) == 6
-    assert "canary" not in str(compact)
+    assert json.loads(json.dumps(reference)) == reference
+    assert len(reference) == 6
+    assert "canary" not in str(reference)
 
 
 def test_forms_are_given_as_xcom_names_it():
-    forms = [form(id=2), form(id=1)]
+    first = form(id=2)
+    second = form(id=1)
+    forms = [first, second]
+
+    references = for_xcom(forms, "references")
 
     assert for_xcom(forms, "ids") == [2, 1]
-    assert for_xcom(forms, "references") == [reference_to(one) for one in forms]
-    assert for_xcom(forms, "full") == [one.as_json() for one in forms]
-    assert "canary" not in str(for_xcom(forms, "references"))
+    assert references == [reference_to(first), reference_to(second)]
+    assert for_xcom(forms, "full") == [first.as_json(), second.as_json()]
+    assert "canary" not in str(references)
 
 
 def test_what_forms_are_read_from_is_left_as_it_is():
     record = {"id": 1, "jobDetails": {"jobID": "odd"}, "createdOnDateTime": "2026-01-31T09:00:00"}
-    given = json.loads(json.dumps(record))
+    argument = json.loads(json.dumps(record))
 
-    (read,) = parse_forms([given], UTC)
+    [parsed] = parse_forms([argument], UTC)
 
-    assert given == record
-    assert job_id_from(read) == "odd"
+    assert argument == record
+    assert job_id_from(parsed) == "odd"
 
 
 def test_lists_of_a_mapped_task_are_refused_with_the_remedy():
-    with pytest.raises(
-        FsmInputError, match=r"^forms\[0\]: is a list: .* Use \.expand\(forms=\.\.\.\)"
-    ):
+    remedy = r"^forms\[0\]: is a list: .* Use \.expand\(forms=\.\.\.\)"
+    with pytest.raises(FsmInputError, match=remedy):
         parse_forms([[{"id": 1}], [{"id": 2}]], UTC)
     with pytest.raises(FsmInputError, match="forms: is None: the template or task output"):
         parse_forms(None, UTC)

@@ -18,7 +18,7 @@ from fsm_provider.api import FsmInputError, jobs_from_rows
 from fsm_provider.api.job_rows import MAX_LISTED, MAX_PROBLEMS
 
 COLUMNS = {"customerReference": "reference", "quotedAmount": "amount", "notes": "notes"}
-WANTED = {
+JOB = {
     "property_id": 7,
     "key": "PM-1",
     "job": {"customerReference": "PM-1", "quotedAmount": "99.5"},
@@ -34,11 +34,10 @@ def row(**cells):
 
 
 def frame(library=pandas, **columns):
-    """Return a DataFrame; each column is a list, and those that are not given have suitable cells."""
+    """Return a DataFrame of columns; those that are not given have suitable cells."""
     size = max(map(len, columns.values()), default=1)
-    keys = [f"PM-{number + 1}" for number in range(size)]
     cells = {
-        "reference": keys,
+        "reference": [f"PM-{number + 1}" for number in range(size)],
         "property": [7] * size,
         "amount": ["99.5"] * size,
         "notes": [""] * size,
@@ -63,29 +62,34 @@ def sqlalchemy_rows(query):
         return connection.execute(sqlalchemy.text(query)).mappings().all()
 
 
+def csv_rows(text):
+    return csv.DictReader(io.StringIO(text))
+
+
 QUERY = "select 'PM-1' as reference, 7 as property, 99.5 as amount, null as notes"
+CSV_FILE = io.StringIO("reference,property,amount,notes\nPM-1,7,99.5,\n")
+SERIES = [series for _, series in frame().iterrows()]
+NUMPY_ROW = row(
+    reference=numpy.str_("PM-1"),
+    property=numpy.int64(7),
+    amount=numpy.float64(99.5),
+    notes=numpy.datetime64("NaT"),
+)
 TABLES = {
     "mappings": [row()],
-    "generator": (one for one in [row()]),
+    "generator": (mapping for mapping in [row()]),
     "pandas": frame(property=[7.0], amount=[99.5], notes=[float("nan")]),
     "pandas, nullable": frame(property=[7.0], amount=[99.5], notes=[None]).convert_dtypes(),
     "pandas, Arrow": frame(amount=[99.5], notes=[None]).convert_dtypes(dtype_backend="pyarrow"),
-    "pandas, CSV": pandas.read_csv(io.StringIO("reference,property,amount,notes\nPM-1,7,99.5,\n")),
-    "Series": [one for _, one in frame().iterrows()],
+    "pandas, CSV": pandas.read_csv(CSV_FILE),
+    "Series": SERIES,
     "Polars": frame(polars, amount=[99.5], notes=[None]),
     "Polars, NaN": frame(polars, property=[7.0], notes=[float("nan")]),
     "Arrow": pyarrow.Table.from_pylist([row(amount=99.5)]).to_pylist(),
     "database": [row(amount=Decimal("99.5"), notes=None)],
     "sqlite3": sqlite_rows(QUERY),
     "SQLAlchemy": sqlalchemy_rows(QUERY),
-    "NumPy": [
-        row(
-            reference=numpy.str_("PM-1"),
-            property=numpy.int64(7),
-            amount=numpy.float64(99.5),
-            notes=numpy.datetime64("NaT"),
-        )
-    ],
+    "NumPy": [NUMPY_ROW],
 }
 
 
@@ -93,21 +97,21 @@ TABLES = {
 def test_a_row_is_the_same_job_whatever_it_comes_from(table):
     made = jobs(TABLES[table])
 
-    assert made == [WANTED]
+    assert made == [JOB]
     assert json.loads(json.dumps(made)) == made
 
 
 def test_a_csv_file():
     text = "reference,property,amount,notes,other\nPM-1,7.0,99.5,,x\n PM-2 ,8,None,no access,\n"
 
-    assert jobs(csv.DictReader(io.StringIO(text))) == [
-        {**WANTED, "property_id": "7"},
-        {
-            "property_id": "8",
-            "key": "PM-2",
-            "job": {"customerReference": "PM-2", "notes": "no access"},
-        },
-    ]
+    first, second = jobs(csv_rows(text))
+
+    assert first == {**JOB, "property_id": "7"}
+    assert second == {
+        "property_id": "8",
+        "key": "PM-2",
+        "job": {"customerReference": "PM-2", "notes": "no access"},
+    }
 
 
 EMPTY = [None, "", "  ", "None", "nan", "NaN", float("nan"), Decimal("NaN"), "NaT", "<NA>"]
@@ -115,21 +119,23 @@ EMPTY = [None, "", "  ", "None", "nan", "NaN", float("nan"), Decimal("NaN"), "Na
 
 @pytest.mark.parametrize("cell", EMPTY)
 def test_a_field_without_a_value_is_not_sent_and_key_and_property_need_one(cell):
-    (job,) = jobs([row(amount=cell, notes=cell)])
+    [job] = jobs([row(amount=cell, notes=cell)])
 
     assert job["job"] == {"customerReference": "PM-1"}
-    for column, named in [("reference", "row 1"), ("property", "row 1 (key 'PM-1')")]:
-        assert error_of([row(**{column: cell})], {}) == f"{named}: {column}: is empty"
+    without_key = [row(reference=cell)]
+    assert error_of(without_key, {}) == "row 1: reference: is empty"
+    without_property = [row(property=cell)]
+    assert error_of(without_property, {}) == "row 1 (key 'PM-1'): property: is empty"
 
 
 @pytest.mark.parametrize(
     ("field", "cell", "sent"),
     [
-        *(
-            ("quotedAmount", cell, sent)
-            for cell, sent in [(120, 120), (120.0, 120), (99.5, "99.5")]
-        ),
-        *(("quotedAmount", cell, cell) for cell in ["7.0", "120.00"]),
+        ("quotedAmount", 120, 120),
+        ("quotedAmount", 120.0, 120),
+        ("quotedAmount", 99.5, "99.5"),
+        ("quotedAmount", "7.0", "7.0"),
+        ("quotedAmount", "120.00", "120.00"),
         ("quotedAmount", 1e-05, "0.00001"),
         ("quotedAmount", Decimal("120.00"), "120.00"),
         ("businessUnitID", 7.0, 7),
@@ -140,13 +146,18 @@ def test_a_field_without_a_value_is_not_sent_and_key_and_property_need_one(cell)
         ("notes", 7.0, "7"),
         ("priority", 1, "1"),
         ("notes", "{1E+3", "{1E+3"),
-        *(("skills", cell, cell) for cell in [True, ["x"], {"a": 1}, "1E+3", '{"a": 1}']),
-        *(("skills", cell, sent) for cell, sent in [(numpy.bool_(True), True), (99.5, "99.5")]),
+        ("skills", True, True),
+        ("skills", ["x"], ["x"]),
+        ("skills", {"a": 1}, {"a": 1}),
+        ("skills", "1E+3", "1E+3"),
+        ("skills", '{"a": 1}', '{"a": 1}'),
+        ("skills", numpy.bool_(True), True),
+        ("skills", 99.5, "99.5"),
         ("extra_fields.tenant", {"a": 1}, {"tenant": {"a": 1}}),
     ],
 )
 def test_a_cell_fits_its_field(field, cell, sent):
-    (job,) = jobs([row(cell=cell)], {field: "cell"})
+    [job] = jobs([row(cell=cell)], {field: "cell"})
 
     assert list(job["job"].values()) == [sent]
 
@@ -163,89 +174,95 @@ def test_a_cell_fits_its_field(field, cell, sent):
     ],
 )
 def test_keys(cell, key):
-    (job,) = jobs([row(reference=cell)], {})
+    [job] = jobs([row(reference=cell)], {})
 
     assert job["key"] == key
 
 
 @pytest.mark.parametrize("other", ["7.0", 7, 7.0, " 7 ", "7\N{NO-BREAK SPACE}"])
 def test_a_job_twice(other):
-    assert error_of([row(reference="7"), row(reference=other)], {}) == (
-        "row 2 (key '7'): reference: is the same as in row 1"
-    )
+    rows = [row(reference="7"), row(reference=other)]
+
+    assert error_of(rows, {}) == "row 2 (key '7'): reference: is the same as in row 1"
 
 
 AMOUNT = "should be an amount such as '120' or '99.50', as text or Decimal"
 SHORTENED = "is a number in scientific notation, as spreadsheets shorten long ones"
 SPREADSHEET_ERROR = "is an error of a spreadsheet"
 TOO_LARGE = "is a float of 2**53 or more, which is not exact: read it as integers or text"
-IDENTIFIERS = ("property", "contact")
+NO_VALUE = "is a word for no value"
 NO_TEXT = "should be text or a number, not {}"
 NO_DATE = f"{NO_TEXT}: give its isoformat()"
 NO_FIELD = "map: a job has no field '{0}'; if the service has one, use 'extra_fields.{0}'"
-DATES = [date(2026, 1, 31), datetime(2026, 1, 31, tzinfo=UTC), pandas.Timestamp("2026-01-31")]
+IDENTIFIERS = ["property", "contact"]
+KEYS = ["property", "contact", "reference"]
+KEYS_AND_REFERENCE = ["property", "contact", "reference", "customer"]
+TEXTS = ["reference", "customer", "amount"]
 REFUSED = [
-    *(
-        (("notes", "due"), cell, NO_TEXT.format(type(cell).__name__) + ": give its isoformat()")
-        for cell in DATES
-    ),
-    (("amount",), 0.1 + 0.2, "has more than 6 decimals: round it"),
-    (("amount",), float("inf"), "is infinite"),
-    *((("amount",), cell, AMOUNT) for cell in ("12,50", -3)),
-    *((IDENTIFIERS, cell, SHORTENED) for cell in ["1.23457E+11", "1,23e+15"]),
-    *(
-        (IDENTIFIERS, cell, SPREADSHEET_ERROR)
-        for cell in ["#REF!", "#NAME?", "#DIV/0!", "########"]
-    ),
-    *(
-        ((*IDENTIFIERS, "reference"), cell, "is a word for no value")
-        for cell in ["NULL", "none", "N/A"]
-    ),
-    *((IDENTIFIERS, cell, TOO_LARGE) for cell in [2.0**53, -(2.0**60)]),
-    *(
-        ((*IDENTIFIERS, "reference", "customer"), cell, problem)
-        for cell, problem in [("1E+3", SHORTENED), ("#N/A", SPREADSHEET_ERROR), (1e22, TOO_LARGE)]
-    ),
-    *(
-        (("reference", "customer", "amount"), cell, NO_TEXT.format(kind))
-        for cell, kind in [
-            (True, "bool"),
-            (b"7", "bytes"),
-            (["7"], "list"),
-            (numpy.bool_(True), "bool"),
-        ]
-    ),
-    *(
-        (("notes", "due"), cell, NO_TEXT.format(type(cell).__name__))
-        for cell in [numpy.datetime64("2026-01-31"), numpy.array([7])]
-    ),
+    (["notes", "due"], date(2026, 1, 31), NO_DATE.format("date")),
+    (["notes", "due"], datetime(2026, 1, 31, tzinfo=UTC), NO_DATE.format("datetime")),
+    (["notes", "due"], pandas.Timestamp("2026-01-31"), NO_DATE.format("Timestamp")),
+    (["notes", "due"], numpy.datetime64("2026-01-31"), NO_TEXT.format("datetime64")),
+    (["notes", "due"], numpy.array([7]), NO_TEXT.format("ndarray")),
+    (["amount"], 0.1 + 0.2, "has more than 6 decimals: round it"),
+    (["amount"], float("inf"), "is infinite"),
+    (["amount"], "12,50", AMOUNT),
+    (["amount"], -3, AMOUNT),
+    (IDENTIFIERS, "1.23457E+11", SHORTENED),
+    (IDENTIFIERS, "1,23e+15", SHORTENED),
+    (IDENTIFIERS, "#REF!", SPREADSHEET_ERROR),
+    (IDENTIFIERS, "#NAME?", SPREADSHEET_ERROR),
+    (IDENTIFIERS, "#DIV/0!", SPREADSHEET_ERROR),
+    (IDENTIFIERS, "########", SPREADSHEET_ERROR),
+    (IDENTIFIERS, 2.0**53, TOO_LARGE),
+    (IDENTIFIERS, -(2.0**60), TOO_LARGE),
+    (KEYS, "NULL", NO_VALUE),
+    (KEYS, "none", NO_VALUE),
+    (KEYS, "N/A", NO_VALUE),
+    (KEYS_AND_REFERENCE, "1E+3", SHORTENED),
+    (KEYS_AND_REFERENCE, "#N/A", SPREADSHEET_ERROR),
+    (KEYS_AND_REFERENCE, 1e22, TOO_LARGE),
+    (TEXTS, True, NO_TEXT.format("bool")),
+    (TEXTS, b"7", NO_TEXT.format("bytes")),
+    (TEXTS, ["7"], NO_TEXT.format("list")),
+    (TEXTS, numpy.bool_(True), NO_TEXT.format("bool")),
 ]
 
 
-@pytest.mark.parametrize(
-    ("column", "cell", "problem"),
-    [(column, cell, problem) for columns, cell, problem in REFUSED for column in columns],
-)
+def refused_cells():
+    """Yield each column of a refused cell, the cell and its problem."""
+    for columns, cell, problem in REFUSED:
+        for column in columns:
+            yield column, cell, problem
+
+
+@pytest.mark.parametrize(("column", "cell", "problem"), list(refused_cells()))
 def test_what_may_be_wrong_is_refused(column, cell, problem):
     fields = {
         "customer_contact_id": "contact",
         "customerReference": "customer",
         "extra_fields.due": "due",
+        "notes": "notes",
+        "quotedAmount": "amount",
     }
-    rows = [row(**{"contact": 2, "customer": "x", "due": "y", column: cell})]
+    cells = {"contact": 2, "customer": "x", "due": "y", column: cell}
 
-    named = "row 1" if column == "reference" else "row 1 (key 'PM-1')"
-    assert error_of(rows, {**fields, "notes": "notes", "quotedAmount": "amount"}) == (
-        f"{named}: {column}: {problem}"
-    )
+    message = error_of([row(**cells)], fields)
+
+    place = "row 1" if column == "reference" else "row 1 (key 'PM-1')"
+    assert message == f"{place}: {column}: {problem}"
 
 
 def test_the_index_of_pandas_does_not_matter():
     table = frame(property=[7, 8])
     table.index = pandas.MultiIndex.from_tuples([(1, 2), (1, 2)], names=["property", "reference"])
 
-    assert [job["property_id"] for job in jobs(table)] == [7, 8]
-    assert error_of(frame().set_index("reference"), {}) == (
+    first, second = jobs(table)
+
+    assert first["property_id"] == 7
+    assert second["property_id"] == 8
+    indexed = frame().set_index("reference")
+    assert error_of(indexed, {}) == (
         "rows: there is no column reference, only property, amount, notes"
     )
 
@@ -258,13 +275,14 @@ def test_only_the_columns_that_are_used_matter():
         assert jobs(table, {}) == [{"property_id": 7, "key": "PM-1", "job": {}}]
 
 
-def twice(table):
+def frame_with_a_column_twice():
+    table = frame()
     table.columns = ["reference", "property", "property", "notes"]
     return table
 
 
 TWICE = {
-    "pandas": ("rows", twice(frame())),
+    "pandas": ("rows", frame_with_a_column_twice()),
     "CSV": ("rows", csv.DictReader(["reference,property,property", "PM-1,7,8"])),
     "blanks": ("rows", csv.DictReader(["reference,property,property ", "PM-1,7,8"])),
     "sqlite3": ("row 1", sqlite_rows(f"{QUERY}, 8 as property")),
@@ -278,12 +296,17 @@ def test_a_column_twice(place, table):
 
 
 @pytest.mark.parametrize(
-    "header", ["\ufeffreference,property", "reference ,property", " reference\t, property "]
+    "header",
+    [
+        "\ufeffreference,property",
+        "reference ,property",
+        " reference\t, property ",
+    ],
 )
 def test_a_header_with_a_byte_order_mark_or_blanks(header):
-    assert jobs(csv.DictReader([header, "PM-1,7"]), {}) == [
-        {"property_id": "7", "key": "PM-1", "job": {}}
-    ]
+    [job] = jobs(csv.DictReader([header, "PM-1,7"]), {})
+
+    assert job == {"property_id": "7", "key": "PM-1", "job": {}}
 
 
 def test_long_and_short_lines():
@@ -304,26 +327,30 @@ def test_no_rows(table):
 
 
 def test_many_columns_are_not_all_listed():
-    problem = error_of([{"\u200b": 1, **dict.fromkeys(map(str, range(5000)))}], {})
+    other_columns = dict.fromkeys(map(str, range(5000)))
+
+    problem = error_of([{"\u200b": 1, **other_columns}], {})
 
     assert problem.startswith("row 1: there is no column reference, property, only \\u200b, 0, 1")
     assert len(problem) < MAX_LISTED + 60
 
 
 UNCLOSED = {
-    "to the end": 'reference,property,notes\nPM-1,7,"no access\nPM-2,8,x\nPM-3,9,y\n',
-    "in the first column": 'notes,reference,property\n"no access,PM-1,7\nx,PM-2,8\n',
-    "to another quote": 'reference,property,notes\nPM-1,7,"no access\nPM-2,8,"x"\n',
-    "tabs": 'reference\tproperty\tnotes\nPM-1\t7\t"no access\nPM-2\t8\tx\n',
+    "to the end": (",", 'reference,property,notes\nPM-1,7,"no access\nPM-2,8,x\nPM-3,9,y\n'),
+    "in the first column": (",", 'notes,reference,property\n"no access,PM-1,7\nx,PM-2,8\n'),
+    "to another quote": (",", 'reference,property,notes\nPM-1,7,"no access\nPM-2,8,"x"\n'),
+    "tabs": ("\t", 'reference\tproperty\tnotes\nPM-1\t7\t"no access\nPM-2\t8\tx\n'),
 }
 
 
-@pytest.mark.parametrize("name", UNCLOSED)
+@pytest.mark.parametrize(("delimiter", "text"), UNCLOSED.values(), ids=UNCLOSED)
 @pytest.mark.parametrize("lines", [io.StringIO, str.splitlines])
-def test_a_quote_that_is_not_closed_loses_no_row(name, lines):
-    table = csv.DictReader(lines(UNCLOSED[name]), delimiter="\t" if name == "tabs" else ",")
+def test_a_quote_that_is_not_closed_loses_no_row(delimiter, text, lines):
+    table = csv.DictReader(lines(text), delimiter=delimiter)
 
-    assert error_of(table, {"notes": "notes"}).startswith(
+    message = error_of(table, {"notes": "notes"})
+
+    assert message.startswith(
         "rows: row 1: notes: holds further rows, as if a quote was not closed"
     )
 
@@ -331,12 +358,10 @@ def test_a_quote_that_is_not_closed_loses_no_row(name, lines):
 def test_a_cell_may_have_several_lines():
     text = 'reference,property,notes\nPM-1,7,"a, b\nc, ""d"""\n\nPM-2,8,"x, y"\n'
 
-    assert [
-        job["job"]["notes"] for job in jobs(csv.DictReader(io.StringIO(text)), {"notes": "notes"})
-    ] == [
-        'a, b\nc, "d"',
-        "x, y",
-    ]
+    first, second = jobs(csv_rows(text), {"notes": "notes"})
+
+    assert first["job"]["notes"] == 'a, b\nc, "d"'
+    assert second["job"]["notes"] == "x, y"
 
 
 def test_every_mistake_of_every_row_is_named_at_once():
@@ -347,10 +372,9 @@ def test_every_mistake_of_every_row_is_named_at_once():
         row(reference="PM-4", amount="x", notes=["y"]),
     ]
 
-    with pytest.raises(FsmInputError) as refused:
-        jobs(rows)
+    message = error_of(rows)
 
-    first, second, third = str(refused.value).split("\n")
+    first, second, third = message.split("\n")
     assert first.startswith("row 2: reference: is empty; property: is not an identifier")
     assert second == "row 3 (key 'PM-1'): reference: is the same as in row 1"
     assert third.startswith("row 4 (key 'PM-4'): notes: ")
@@ -359,10 +383,11 @@ def test_every_mistake_of_every_row_is_named_at_once():
 
 @pytest.mark.parametrize(("more", "end"), [(1, "and 1 more row"), (3, "and 3 more rows")])
 def test_a_long_list_of_mistakes_ends(more, end):
-    with pytest.raises(FsmInputError) as refused:
-        jobs([row(property="") for _ in range(MAX_PROBLEMS + more)])
+    rows = [row(property="") for _ in range(MAX_PROBLEMS + more)]
 
-    assert str(refused.value).split("\n")[MAX_PROBLEMS:] == [end]
+    message = error_of(rows)
+
+    assert message.split("\n")[MAX_PROBLEMS:] == [end]
 
 
 MAPPINGS = "rows: should be mappings, such as a csv.DictReader, or a DataFrame, not"
@@ -395,7 +420,8 @@ def test_what_is_no_table(table):
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        *(({name: "amount"}, NO_FIELD.format(name)) for name in ("customerRef", "extra_fields.")),
+        ({"customerRef": "amount"}, NO_FIELD.format("customerRef")),
+        ({"extra_fields.": "amount"}, NO_FIELD.format("extra_fields.")),
         ({"x": "notes"}, NO_FIELD.format("x") + ", or is it the wrong way round: {'notes': 'x'}?"),
         (
             {"customerReference": "reference", "customer_reference": "notes"},

@@ -2,13 +2,12 @@
 
 import json
 import time
-from functools import partial
 
 import pytest
 
 from fsm_provider.api import FsmApiError, FsmBadRequestError, FsmClient, FsmError, Settings
 from fsm_provider.api.redaction import EXCERPT_LENGTH
-from tests.unit.api.raw import RawServer, http
+from tests.unit.api.raw_server import RawServer, http
 from tests.unit.conftest import TOKEN
 
 SECRET = "whsec_Zz9YyXx8WwVv7UuTt6"
@@ -17,25 +16,37 @@ AS_JSON = json.dumps({**WEBHOOK, "error": "is taken"})
 
 
 def refusal(status, body, send, *headers):
-    """Return the error of a request that is answered so."""
-    content = body.encode() if isinstance(body, str) else body
-    with RawServer(
-        lambda connection, *_: connection.sendall(http(status, content, *headers))
-    ) as server:
-        settings = Settings.checked({"base_url": server.base_url, "token": TOKEN, "max_retries": 0})
+    """Return the error of a request that gets this response."""
+    if isinstance(body, str):
+        body = body.encode()
+    response = http(status, body, *headers)
+    with RawServer(lambda connection, *_: connection.sendall(response)) as server:
+        settings = settings_for(server, max_retries=0)
         with FsmClient(settings) as client, pytest.raises(FsmError) as raised:
             send(client)
     return raised.value
 
 
+def settings_for(server, *, max_retries):
+    values = {"base_url": server.base_url, "token": TOKEN, "max_retries": max_retries}
+    return Settings.checked(values)
+
+
 def register(client):
-    client.register_webhook(
-        {"object": "jobs", "event_types": "jobs.created", "target_url": WEBHOOK["targetURL"]}
-    )
+    webhook = {
+        "object": "jobs",
+        "event_types": "jobs.created",
+        "target_url": WEBHOOK["targetURL"],
+    }
+    client.register_webhook(webhook)
 
 
 def request(client):
     client.request("POST", "/anything")
+
+
+def create_job(client):
+    client.create_job(7, {"customerReference": "PO-1"})
 
 
 @pytest.mark.parametrize("status", [400, 500])
@@ -98,7 +109,14 @@ def test_other_errors_may_speak_of_secrets():
 
 
 def test_the_excerpt_of_a_large_body_takes_no_time():
-    for part in ("secret ", 'secret="', "secret><![CDATA[", "secret" + "\\" * 40, "secret='\\'"):
+    parts = [
+        "secret ",
+        'secret="',
+        "secret><![CDATA[",
+        "secret" + "\\" * 40,
+        "secret='\\'",
+    ]
+    for part in parts:
         started = time.process_time()
         refusal(400, part * (2**21 // len(part)), request)
         assert time.process_time() - started < 5
@@ -124,18 +142,21 @@ def job(**fields):
     return http(201, {"id": 5, "propertyID": 7, "customerReference": "PO-1", **fields})
 
 
-def error_of(send):
+def error_of(send, client):
+    """Return the error of a request, None if it succeeds."""
     try:
-        send()
+        send(client)
     except FsmError as error:
         return error
 
 
+CHUNKED = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+OF_TWO_BYTES = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n"
 ECHOES = {
     "no status line": f"Authorization: Bearer {TOKEN}\r\n\r\n".encode(),
     "a protocol": f"HTTP/{TOKEN} 200 OK\r\n\r\n".encode(),
-    "a chunk's size": f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{TOKEN}\r\n".encode(),
-    "a header without colon": f"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n{TOKEN}\r\n\r\n{{}}".encode(),
+    "a chunk's size": f"{CHUNKED}{TOKEN}\r\n".encode(),
+    "a header without colon": f"{OF_TWO_BYTES}{TOKEN}\r\n\r\n{{}}".encode(),
     "propertyID": job(propertyID=TOKEN),
     "customerReference": job(customerReference=TOKEN),
     "eventTypes": http(200, {"id": 1, "eventTypes": [TOKEN]}),
@@ -151,16 +172,16 @@ def test_a_token_that_the_service_sends_back_is_in_no_error_and_no_log(echo, cap
         connection.close()
 
     with RawServer(respond) as server:
-        settings = Settings.checked({"base_url": server.base_url, "token": TOKEN, "max_retries": 1})
-        for send in (
-            register,
-            lambda client: client.create_job(7, {"customerReference": "PO-1"}),
-            request,
-        ):
+        settings = settings_for(server, max_retries=1)
+        for send in (register, create_job, request):
             with FsmClient(settings, sleep=lambda _: None) as client:
-                error = error_of(partial(send, client))
-            assert TOKEN not in f"{error} {error!r} {client!r} {vars(client)} {settings!r}"
-        assert len(server.requests) >= 3
+                error = error_of(send, client)
+            assert TOKEN not in f"{error} {error!r}"
+            assert TOKEN not in f"{client!r} {vars(client)} {settings!r}"
+
+    assert len(server.requests) >= 3
+    for received in server.requests:
+        assert TOKEN not in received.line
     assert "urllib3" in caplog.text
-    assert TOKEN not in caplog.text + "".join(request.line for request in server.requests)
+    assert TOKEN not in caplog.text
     assert "unguessable" not in caplog.text

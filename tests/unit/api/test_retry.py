@@ -29,22 +29,34 @@ UNREACHED = FsmConnectionError("refused")
 
 
 def error_for(status: int, retry_after: float | None = None) -> FsmApiError:
-    return error_class_for(status)(
-        status=status, method="GET", path="/forms", retry_after=retry_after
-    )
+    error_class = error_class_for(status)
+    return error_class(status=status, method="GET", path="/forms", retry_after=retry_after)
 
 
 def delay_after(error, retries=RETRIES, attempt=1, waited=0.0):
     """Return the delay, None if the error is raised."""
+    attempts = RetryState(retries, attempt - 1, waited)
     try:
-        return RetryState(retries, attempt - 1, waited).delay_after(error)
+        return attempts.delay_after(error)
     except type(error):
         return None
 
 
-REPEATED = [UNREACHED, FsmResponseError("cut off"), error_for(429), error_for(500), error_for(503)]
+REPEATED = [
+    UNREACHED,
+    FsmResponseError("cut off"),
+    error_for(429),
+    error_for(500),
+    error_for(503),
+]
 NEVER_REPEATED = [
-    *map(error_for, [302, 400, 401, 403, 404, 409, 418]),
+    error_for(302),
+    error_for(400),
+    error_for(401),
+    error_for(403),
+    error_for(404),
+    error_for(409),
+    error_for(418),
     error_for(409, retry_after=1),
     FsmInputError("bad"),
     FsmPaginationError("endless"),
@@ -53,20 +65,27 @@ NEVER_REPEATED = [
 ]
 
 
-def named(error: object) -> str:
+def class_and_status(error: object) -> str:
     return f"{type(error).__name__}-{getattr(error, 'status', '')}"
 
 
 @pytest.mark.parametrize(
-    ("attempt", "repeated"), [(1, True), (2, True), (3, True), (4, False), (5, False)]
+    ("attempt", "repeated"),
+    [
+        (1, True),
+        (2, True),
+        (3, True),
+        (4, False),
+        (5, False),
+    ],
 )
-@pytest.mark.parametrize("error", REPEATED, ids=named)
+@pytest.mark.parametrize("error", REPEATED, ids=class_and_status)
 def test_what_may_pass_is_repeated_max_retries_times(error, attempt, repeated):
     assert (delay_after(error, attempt=attempt) is not None) is repeated
     assert delay_after(error, retries=0) is None
 
 
-@pytest.mark.parametrize("error", NEVER_REPEATED, ids=named)
+@pytest.mark.parametrize("error", NEVER_REPEATED, ids=class_and_status)
 def test_what_cannot_pass_is_raised_as_it_is(error):
     with pytest.raises(type(error)) as raised:
         RetryState(RETRIES).delay_after(error)
@@ -74,7 +93,7 @@ def test_what_cannot_pass_is_raised_as_it_is(error):
     assert raised.value is error
 
 
-def asks(seconds, status=429):
+def retry_after(seconds, status=429):
     return error_for(status, retry_after=seconds)
 
 
@@ -82,25 +101,37 @@ def asks(seconds, status=429):
     ("error", "attempt", "waited", "draw", "delay"),
     [
         # The bound doubles up to the cap, and the draw is a share of it.
-        *[
-            (UNREACHED, attempt, 0, 1, bound)
-            for attempt, bound in enumerate([0.5, 1, 2, 4, 8, 16, 30, 30], 1)
-        ],
-        *[(UNREACHED, 3, 0, draw, delay) for draw, delay in ((0, 0), (0.25, 0.5), (1, 2))],
+        (UNREACHED, 1, 0, 1, 0.5),
+        (UNREACHED, 2, 0, 1, 1),
+        (UNREACHED, 3, 0, 1, 2),
+        (UNREACHED, 4, 0, 1, 4),
+        (UNREACHED, 5, 0, 1, 8),
+        (UNREACHED, 6, 0, 1, 16),
+        (UNREACHED, 7, 0, 1, 30),
+        (UNREACHED, 8, 0, 1, 30),
+        (UNREACHED, 3, 0, 0, 0),
+        (UNREACHED, 3, 0, 0.25, 0.5),
         # A limit is waited for longer.
-        *[(error_for(429), attempt, 0, 1, bound) for attempt, bound in ((1, 10), (2, 20), (3, 30))],
+        (error_for(429), 1, 0, 1, 10),
+        (error_for(429), 2, 0, 1, 20),
+        (error_for(429), 3, 0, 1, 30),
         (error_for(503), 1, 0, 1, 0.5),
         # Retry-After is obeyed even beyond the cap, but not below the backoff.
-        *[
-            (asks(asked, status), 1, 0, 1, delay)
-            for status in (429, 503)
-            for asked, delay in ((0.0, 0.5), (0.4, 0.5), (1.5, 1.5), (119.0, 119))
-        ],
+        (retry_after(0.0, 429), 1, 0, 1, 0.5),
+        (retry_after(0.4, 429), 1, 0, 1, 0.5),
+        (retry_after(1.5, 429), 1, 0, 1, 1.5),
+        (retry_after(119.0, 429), 1, 0, 1, 119),
+        (retry_after(0.0, 503), 1, 0, 1, 0.5),
+        (retry_after(0.4, 503), 1, 0, 1, 0.5),
+        (retry_after(1.5, 503), 1, 0, 1, 1.5),
+        (retry_after(119.0, 503), 1, 0, 1, 119),
         # No delay past the remaining budget is begun.
-        *[(asks(8), 1, waited, 0, delay) for waited, delay in ((0, 8), (112, 8), (112.5, None))],
+        (retry_after(8), 1, 0, 0, 8),
+        (retry_after(8), 1, 112, 0, 8),
+        (retry_after(8), 1, 112.5, 0, None),
         (UNREACHED, 3, 118.5, 1, None),
         (UNREACHED, 3, 118, 1, 2),
-        (asks(3600), 1, 0, 1, None),
+        (retry_after(3600), 1, 0, 1, None),
     ],
 )
 def test_a_delay(monkeypatch, error, attempt, waited, draw, delay):
@@ -112,13 +143,14 @@ def test_a_delay(monkeypatch, error, attempt, waited, draw, delay):
 def test_delays_add_up_to_the_budget():
     attempts = RetryState(RETRIES)
 
-    assert [attempts.delay_after(asks(60)) for _ in range(2)] == [60, 60]
+    assert attempts.delay_after(retry_after(60)) == 60
+    assert attempts.delay_after(retry_after(60)) == 60
     with pytest.raises(FsmRateLimitedError):
-        attempts.delay_after(asks(60))
+        attempts.delay_after(retry_after(60))
 
 
 def test_a_wait_is_said_with_its_reason(caplog):
-    RetryState(RETRIES).delay_after(asks(7, 503))
+    RetryState(RETRIES).delay_after(retry_after(7, 503))
 
     assert "GET /forms returned HTTP 503" in caplog.text
     assert "7.0 s" in caplog.text
@@ -126,16 +158,20 @@ def test_a_wait_is_said_with_its_reason(caplog):
 
 @pytest.fixture
 def reserve():
-    """Reserves the times of a service that no other test knows."""
+    """Reserve the times of a service that no other test knows."""
     return partial(reserve_time, f"https://{uuid4()}.example.com")
 
 
 def test_requests_are_evenly_spaced_and_idle_time_is_not_saved_up_for_a_burst(clock, reserve):
-    assert [reserve(4) for _ in range(4)] == [0, 0.25, 0.5, 0.75]
+    for expected in (0, 0.25, 0.5, 0.75):
+        assert reserve(4) == expected
+
     clock.now += 0.5
     assert reserve(4) == 0.5
+
     clock.now += 60
-    assert [reserve(4) for _ in range(3)] == [0, 0.25, 0.5]
+    for expected in (0, 0.25, 0.5):
+        assert reserve(4) == expected
 
 
 def test_no_time_is_given_to_two_threads(reserve):

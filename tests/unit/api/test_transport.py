@@ -12,39 +12,40 @@ from urllib3.connection import HTTPConnection
 
 from fsm_provider.api import FsmClient, FsmConnectionError, FsmResponseError, Settings
 from fsm_provider.testing import faults
-from tests.unit.api.raw import RawServer, http
+from tests.unit.api.raw_server import RawServer, http
 from tests.unit.conftest import TOKEN
 
 EMPTY_PAGE = {"pagination": {"hasMore": "false"}, "data": []}
 
 
-def answer(connection: socket.socket, *_: object) -> None:
+def send_empty_page(connection: socket.socket, *_: object) -> None:
     connection.sendall(http(200, EMPTY_PAGE))
 
 
 @pytest.fixture
 def server() -> Iterator[RawServer]:
-    """Answers every request with an empty listing."""
-    with RawServer(answer) as running:
+    """A server that answers every request with an empty listing."""
+    with RawServer(send_empty_page) as running:
         yield running
 
 
 @pytest.fixture
 def secure(tls_context: ssl.SSLContext) -> Iterator[RawServer]:
     """The same with the certificate that no one trusts yet."""
-    with RawServer(answer, tls=tls_context) as running:
+    with RawServer(send_empty_page, tls=tls_context) as running:
         yield running
 
 
-def seen(server: RawServer) -> list[tuple[str, str]]:
-    """What was asked for, and with which token."""
-    heads = [request.head.decode() for request in server.requests]
-    return [(head.split()[1], re.search(r"Authorization: ([^\r]*)", head)[1]) for head in heads]
+def assert_one_request_with_the_token(server: RawServer, target: str) -> None:
+    [request] = server.requests
+    head = request.head.decode()
+    assert head.split()[1] == target
+    assert re.search(r"Authorization: ([^\r]*)", head)[1] == f"Bearer {TOKEN}"
 
 
 def list_forms(base_url: str, **settings) -> list:
-    checked = Settings.checked({"base_url": base_url, "token": TOKEN, "max_retries": 0, **settings})
-    with FsmClient(checked) as client:
+    values = {"base_url": base_url, "token": TOKEN, "max_retries": 0, **settings}
+    with FsmClient(Settings.checked(values)) as client:
         return list(client.list_forms())
 
 
@@ -55,10 +56,11 @@ def test_a_certificate_that_no_one_vouches_for_is_refused(secure):
 
 
 def test_a_host_that_speaks_http_is_guessed(service):
-    with pytest.raises(
-        FsmConnectionError, match=r"WRONG_VERSION_NUMBER.*; does the host speak http\?$"
-    ):
-        list_forms(service.base_url.replace("http:", "https:"))
+    base_url = service.base_url.replace("http:", "https:")
+    guess = r"WRONG_VERSION_NUMBER.*; does the host speak http\?$"
+
+    with pytest.raises(FsmConnectionError, match=guess):
+        list_forms(base_url)
 
 
 @pytest.mark.parametrize("name", ["REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
@@ -79,8 +81,9 @@ def test_the_connections_ca_bundle_goes_before_the_environments(
 @pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
 def test_no_certificate_is_asked_for_where_that_is_switched_off(secure, certificate, monkeypatch):
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    base_url = secure.base_url.replace("127.0.0.1", "localhost")
 
-    assert list_forms(secure.base_url.replace("127.0.0.1", "localhost"), verify_ssl=False) == []
+    assert list_forms(base_url, verify_ssl=False) == []
 
 
 def test_the_environments_proxy_is_used(server, monkeypatch):
@@ -88,11 +91,12 @@ def test_the_environments_proxy_is_used(server, monkeypatch):
 
     list_forms("http://api.example.test/v1", allow_http=True)
 
-    assert seen(server) == [("http://api.example.test/v1/forms", f"Bearer {TOKEN}")]
+    assert_one_request_with_the_token(server, "http://api.example.test/v1/forms")
 
 
 def test_a_closed_client_has_no_connection_and_can_be_used_again(server):
-    client = FsmClient(Settings.checked({"base_url": server.base_url, "token": TOKEN}))
+    settings = Settings.checked({"base_url": server.base_url, "token": TOKEN})
+    client = FsmClient(settings)
     for _ in range(2):
         assert list(client.list_forms()) == []
         assert len(connections_to(server)) == 1
@@ -101,9 +105,14 @@ def test_a_closed_client_has_no_connection_and_can_be_used_again(server):
 
 
 def connections_to(server):
-    found = psutil.Process().net_connections("tcp4")
-    mine = [one for one in found if one.raddr and server.base_url.endswith(f":{one.raddr.port}")]
-    return [one for one in mine if one.status == psutil.CONN_ESTABLISHED]
+    """Return the established connections of this process to a server."""
+    connections = []
+    for connection in psutil.Process().net_connections("tcp4"):
+        if not connection.raddr or connection.status != psutil.CONN_ESTABLISHED:
+            continue
+        if server.base_url.endswith(f":{connection.raddr.port}"):
+            connections.append(connection)
+    return connections
 
 
 def test_no_proxy_is_heeded(secure, certificate, monkeypatch):
@@ -116,12 +125,13 @@ def test_no_proxy_is_heeded(secure, certificate, monkeypatch):
 @pytest.mark.parametrize("name", ["http_proxy", "all_proxy"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_http_to_this_machine_goes_through_no_proxy(server, monkeypatch, name, host):
-    with RawServer(answer) as proxy:
+    base_url = server.base_url.replace("127.0.0.1", host)
+    with RawServer(send_empty_page) as proxy:
         monkeypatch.setenv(name, proxy.base_url)
 
-        assert list_forms(server.base_url.replace("127.0.0.1", host)) == []
+        assert list_forms(base_url) == []
         assert proxy.requests == []
-    assert seen(server) == [("/forms", f"Bearer {TOKEN}")]
+    assert_one_request_with_the_token(server, "/forms")
 
 
 def test_a_netrc_does_not_replace_the_token(server, monkeypatch, tmp_path):
@@ -131,14 +141,15 @@ def test_a_netrc_does_not_replace_the_token(server, monkeypatch, tmp_path):
 
     list_forms(server.base_url)
 
-    assert seen(server) == [("/forms", f"Bearer {TOKEN}")]
+    assert_one_request_with_the_token(server, "/forms")
 
 
 def test_silence_ends_at_the_timeout(service, make_client):
     service.fail("GET", "/forms", faults.Stall(headers_first=True))
+    client = make_client(service, timeout=0.2, max_retries=0)
 
     with pytest.raises(FsmResponseError, match=r"timed out.*\(timeout 0\.2 s\)"):
-        list(make_client(service, timeout=0.2, max_retries=0).list_forms())
+        list(client.list_forms())
 
 
 @pytest.mark.parametrize(

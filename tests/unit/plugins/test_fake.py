@@ -3,12 +3,12 @@
 import json
 from itertools import islice, takewhile
 
-from tests.unit.testing.test_command import fake
+from tests.unit.testing.fake_command import running_fake
 
 
 def test_deliveries_are_recorded_with_what_the_fake_prints(unknown_receiver, asset, monkeypatch):
     asset()
-    with fake("--form-after=0", f"--deliver={unknown_receiver.url()}", exports=4) as call:
+    with running_fake("--form-after=0", f"--deliver={unknown_receiver.url()}", exports=4) as call:
         for name, value in call.variables.items():
             monkeypatch.setenv(name, value)
         job = call("POST", "/properties/7/jobs").json()
@@ -23,7 +23,7 @@ def test_deliveries_are_recorded_with_what_the_fake_prints(unknown_receiver, ass
 def test_a_secret_of_ones_own_is_not_printed_and_a_refusal_is_one_line(receiver):
     secret = "whsec_b3duLXNlY3JldC1vZi0yMC1ieXRlcw=="
     arguments = (f"--deliver={receiver.url('other-token')}", f"--signing-secret={secret}")
-    with fake(*arguments, exports=4) as call:
+    with running_fake(*arguments, exports=4) as call:
         job = call("POST", "/properties/7/jobs").json()
         lines = list(islice(call.output, 2))
 

@@ -36,9 +36,8 @@ _TEXTS = [
     "None",
 ]
 
-texts: st.SearchStrategy[str] = st.sampled_from(_TEXTS) | st.text(
-    st.characters(exclude_categories=["Cs"]), max_size=12
-)
+_any_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+texts: st.SearchStrategy[str] = st.sampled_from(_TEXTS) | _any_texts
 names: st.SearchStrategy[str] = st.sampled_from(_NAMES) | texts
 scalars: st.SearchStrategy[Any] = (
     st.none()
@@ -48,45 +47,56 @@ scalars: st.SearchStrategy[Any] = (
     | texts
     | st.integers(10**20, 10**40)
 )
-json_values: st.SearchStrategy[Any] = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3),
-    max_leaves=6,
-)
+
+
+def _containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3)
+
+
+json_values: st.SearchStrategy[Any] = st.recursive(scalars, _containers, max_leaves=6)
 
 _offsets = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 # Before 1972 there were zones whose offsets have seconds, which ISO 8601 cannot write.
 times: st.SearchStrategy[datetime] = st.datetimes(
     datetime(1972, 1, 2), timezones=st.just(UTC) | _offsets
 )
+
+
+def _as_the_service_writes(time: datetime) -> str:
+    with_microseconds = f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"
+    return with_microseconds[:-3] + "Z"
+
+
 time_texts: st.SearchStrategy[str] = st.one_of(
     times.map(datetime.isoformat),
-    times.map(lambda time: f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z"),
+    times.map(_as_the_service_writes),
     times.map(lambda time: f"{time:%Y-%m-%d %H:%M:%S}"),
 )
 
 
 def kind_for(annotation: Any) -> Any:
     """Remove ``Annotated`` and ``| None``."""
-    while True:
-        if get_origin(annotation) is Annotated:
-            annotation = get_args(annotation)[0]
-        elif get_origin(annotation) in (Union, UnionType):
-            [annotation] = [one for one in get_args(annotation) if one is not type(None)]
-        else:
-            return annotation
+    if get_origin(annotation) is Annotated:
+        return kind_for(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        [other] = set(get_args(annotation)) - {type(None)}
+        return kind_for(other)
+    return annotation
+
+
+def is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Record)
 
 
 def kinds_for(model: type[Record]) -> dict[str, Any]:
-    """Give the fields of a model by their wire names, each with its type."""
-    return {
-        wire_name(name): kind_for(field.annotation) for name, field in model.model_fields.items()
-    }
+    """Return the types of a model's fields by their wire names."""
+    fields = model.model_fields.items()
+    return {wire_name(name): kind_for(field.annotation) for name, field in fields}
 
 
 def valid_values(kind: Any) -> st.SearchStrategy[Any]:
     """Make values of a field's type as they stand in JSON."""
-    if isinstance(kind, type) and issubclass(kind, Record):
+    if is_record(kind):
         return valid_records(kind)
     if get_origin(kind) is list:
         return st.lists(valid_values(kind_for(get_args(kind)[0])), max_size=3)
@@ -110,12 +120,14 @@ def valid_records(draw: st.DrawFn, model: type[Record]) -> dict[str, Any]:
 
 def any_values(kind: Any) -> st.SearchStrategy[Any]:
     """Make values of any type, the right one among them, for a field."""
-    if isinstance(kind, type) and issubclass(kind, Record):
+    if is_record(kind):
         return any_records(kind) | json_values
     if get_origin(kind) is list:
-        return st.lists(any_values(kind_for(get_args(kind)[0])), max_size=3) | json_values
-    right = time_texts if kind is AwareDatetime else valid_values(kind)
-    return right | json_values
+        elements = any_values(kind_for(get_args(kind)[0]))
+        return st.lists(elements, max_size=3) | json_values
+    if kind is AwareDatetime:
+        return time_texts | json_values
+    return valid_values(kind) | json_values
 
 
 @st.composite
@@ -126,16 +138,14 @@ def any_records(draw: st.DrawFn, model: type[Record]) -> dict[str, Any]:
 
 @st.composite
 def _records(draw: st.DrawFn, model: type[Record], values: Any) -> dict[str, Any]:
+    """Make a record with some of a model's fields, and unknown ones."""
     kinds = kinds_for(model)
-    required = {
-        wire_name(name) for name, field in model.model_fields.items() if field.is_required()
-    }
-    present = draw(st.lists(st.sampled_from(sorted(kinds)), max_size=5, unique=True))
-    record = draw(
-        st.dictionaries(names.filter(lambda name: name not in kinds), json_values, max_size=2)
-    )
-    for name in present:
+    unknown_names = names.filter(lambda name: name not in kinds)
+    record = draw(st.dictionaries(unknown_names, json_values, max_size=2))
+    known_names = st.sampled_from(sorted(kinds))
+    for name in draw(st.lists(known_names, max_size=5, unique=True)):
         record[name] = draw(values(kinds[name]))
-    for name in required:
-        record[name] = draw(st.integers())
+    for name, field in model.model_fields.items():
+        if field.is_required():
+            record[wire_name(name)] = draw(st.integers())
     return record

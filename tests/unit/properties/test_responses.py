@@ -49,11 +49,11 @@ OFTEN = [
 
 def listings_for(model: type[Any]) -> st.SearchStrategy[Any]:
     """Make what is nearly a listing."""
-    fields = st.dictionaries(
-        st.sampled_from(["hasMore", "nextCursor", "serverTime"]) | names, json_values, max_size=4
-    )
+    field_names = st.sampled_from(["hasMore", "nextCursor", "serverTime"]) | names
+    fields = st.dictionaries(field_names, json_values, max_size=4)
+    records = st.lists(any_records(model) | json_values, max_size=3)
     return st.fixed_dictionaries(
-        {"data": st.lists(any_records(model) | json_values, max_size=3) | json_values},
+        {"data": records | json_values},
         optional={
             "pagination": fields | json_values,
             "meta": fields | json_values,
@@ -62,12 +62,16 @@ def listings_for(model: type[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-texts_of_json = (
-    st.one_of(listings_for(Form), any_records(Job), json_values).map(json.dumps)
-    | st.sampled_from(
-        ["NaN", "[1e400]", '"\\ud800"', "[" * 5_000, "1" * 5_000, '{"id": 1e400, "id": 1}']
-    )
-).map(str.encode)
+ODD_JSON = [
+    "NaN",
+    "[1e400]",
+    '"\\ud800"',
+    "[" * 5_000,
+    "1" * 5_000,
+    '{"id": 1e400, "id": 1}',
+]
+usual_json = st.one_of(listings_for(Form), any_records(Job), json_values).map(json.dumps)
+texts_of_json = (usual_json | st.sampled_from(ODD_JSON)).map(str.encode)
 bodies = (
     st.binary(max_size=40)
     | texts_of_json
@@ -75,33 +79,30 @@ bodies = (
     | texts_of_json.map(zlib.compress)
 )
 
-header_texts = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), max_size=20).map(
-    str.strip
+printable_ascii = st.characters(min_codepoint=0x20, max_codepoint=0x7E)
+header_texts = st.text(printable_ascii, max_size=20).map(str.strip)
+
+zones_of_dates = st.sampled_from(["", " GMT", " -0000", " +9999"]) | st.integers(-2000, 2000).map(
+    " {:+}".format
 )
-
-
 retry_afters = st.one_of(
     header_texts,
     st.integers().map(str),
     st.floats().map(str),
     times.map(lambda time: format_datetime(time.astimezone(UTC), usegmt=True)),
-    st.builds(
-        "Wed, 01 Jan {} 00:00:00{}".format,
-        st.integers(0),
-        st.sampled_from(["", " GMT", " -0000", " +9999"])
-        | st.integers(-2000, 2000).map(" {:+}".format),
-    ),
+    st.builds("Wed, 01 Jan {} 00:00:00{}".format, st.integers(0), zones_of_dates),
 )
+schemes = st.sampled_from(["", "http:", "https:", "ftp:"])
 locations = st.one_of(
     header_texts,
     st.text(st.characters(min_codepoint=0xA1, max_codepoint=0xFF), max_size=4),
-    st.builds("{}//{}".format, st.sampled_from(["", "http:", "https:", "ftp:"]), header_texts),
+    st.builds("{}//{}".format, schemes, header_texts),
     st.just("http://["),
 )
 
 
 @dataclass(frozen=True)
-class Said:
+class AnyResponse:
     """A response of the service."""
 
     status: int
@@ -113,24 +114,20 @@ class Said:
         await faults.Status(self.status, body, headers=self.headers).play(exchange)
 
 
-responses = st.builds(
-    Said,
-    st.sampled_from(OFTEN) | st.integers(200, 599),
-    bodies,
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "Content-Type": st.sampled_from(["application/json", "text/html; charset=utf-7"])
-            | header_texts,
-            "Content-Encoding": st.sampled_from(
-                ["gzip", "deflate", "br", "zstd", "gzip, gzip", "odd"]
-            ),
-            "Retry-After": retry_afters,
-            "Location": locations,
-            "X-Request-ID": header_texts,
-        },
-    ),
+content_types = st.sampled_from(["application/json", "text/html; charset=utf-7"])
+content_encodings = st.sampled_from(["gzip", "deflate", "br", "zstd", "gzip, gzip", "odd"])
+headers = st.fixed_dictionaries(
+    {},
+    optional={
+        "Content-Type": content_types | header_texts,
+        "Content-Encoding": content_encodings,
+        "Retry-After": retry_afters,
+        "Location": locations,
+        "X-Request-ID": header_texts,
+    },
 )
+statuses = st.sampled_from(OFTEN) | st.integers(200, 599)
+responses = st.builds(AnyResponse, statuses, bodies, headers)
 
 
 @pytest.fixture(scope="module")
@@ -142,34 +139,32 @@ def service() -> Iterator[FakeFieldService]:
 @pytest.fixture(scope="module")
 def client(service: FakeFieldService) -> Iterator[FsmClient]:
     checked = Settings.checked(
-        {"base_url": service.base_url, "token": service.settings.token, "max_retries": RETRIES}
+        {
+            "base_url": service.base_url,
+            "token": service.settings.token,
+            "max_retries": RETRIES,
+        }
     )
     with FsmClient(checked, sleep=lambda _: None) as made:
         yield made
 
 
-def script(service: FakeFieldService, response: Said) -> None:
+def respond_always(service: FakeFieldService, response: AnyResponse) -> None:
     service.clear_faults()
     service.clear_requests()
     service.fail("*", "*", response, every=True)
 
 
-def is_sent_again(response: Said) -> bool:
-    return response.status == 429
-
-
 @settings(max_examples=80)
 @given(response=responses)
 def test_any_response_to_a_listing_gives_forms_or_one_of_our_errors(
-    service: FakeFieldService, client: FsmClient, response: Said
+    service: FakeFieldService, client: FsmClient, response: AnyResponse
 ) -> None:
-    script(service, response)
+    respond_always(service, response)
 
     with suppress(FsmError):
-        assert all(
-            isinstance(form, Form)
-            for form in client.list_forms(job_id=7, created_since="2026-01-01")
-        )
+        for form in client.list_forms(job_id=7, created_since="2026-01-01"):
+            assert isinstance(form, Form)
 
     # A second page is at most asked for once more, as its cursor is then known.
     assert 1 <= len(service.requests) <= 2 * (1 + RETRIES)
@@ -178,20 +173,22 @@ def test_any_response_to_a_listing_gives_forms_or_one_of_our_errors(
 @settings(max_examples=80)
 @given(response=responses)
 def test_any_response_to_a_job_gives_it_or_one_of_our_errors_after_one_request(
-    service: FakeFieldService, client: FsmClient, response: Said
+    service: FakeFieldService, client: FsmClient, response: AnyResponse
 ) -> None:
-    script(service, response)
+    respond_always(service, response)
 
     try:
-        assert isinstance(client.create_job(7, {"customerReference": "PO-1"}), Job)
+        job = client.create_job(7, {"customerReference": "PO-1"})
     except FsmUncertainWriteError:
         assert not is_refusal(response.status)
     except FsmError:
         assert is_refusal(response.status)
     else:
+        assert isinstance(job, Job)
         assert response.status < 300
 
-    assert len(service.requests) == 1 or is_sent_again(response)
+    is_sent_again = response.status == 429
+    assert len(service.requests) == 1 or is_sent_again
 
 
 @settings(max_examples=100)
@@ -201,13 +198,16 @@ def test_any_body_is_read_or_said_to_be_unreadable(body: bytes) -> None:
         with suppress(FsmResponseError):
             page = parse_page(body, model, number=1, timezone=UTC)
             json.dumps(page.as_json(), ensure_ascii=False, allow_nan=False).encode()
-            assert model is None or all(isinstance(record, model) for record in page.data)
+            if model is not None:
+                assert all(isinstance(record, model) for record in page.data)
     with suppress(FsmResponseError):
-        assert isinstance(parse_record(parse_json(body), Job, timezone=UTC).as_json(), dict)
+        job = parse_record(parse_json(body), Job, timezone=UTC)
+        assert isinstance(job.as_json(), dict)
 
 
 def test_a_key_named_like_a_type_is_a_key() -> None:
     body = b'{"pagination": {"hasMore": {"bool": 1}}, "data": []}'
 
-    pagination = parse_page(body, Form, number=1, timezone=UTC).as_json()["pagination"]
-    assert pagination["hasMore"] == {"bool": 1}
+    page = parse_page(body, Form, number=1, timezone=UTC)
+
+    assert page.as_json()["pagination"]["hasMore"] == {"bool": 1}

@@ -5,31 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import requests
 
 from fsm_provider.testing import FakeFieldService
-
-
-class Caller:
-    """A plain HTTP client of one fake service, on one kept-alive connection."""
-
-    def __init__(self, service: FakeFieldService) -> None:
-        self.service = service
-        self.session = requests.Session()
-        self.session.trust_env = False
-        self.session.headers["Authorization"] = f"Bearer {service.settings.token}"
-
-    def __call__(self, method: str, path: str, **kwargs: Any) -> requests.Response:
-        return self.session.request(method, self.service.base_url + path, timeout=5, **kwargs)
-
-    def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
-        """Follow nextCursor to the end, on any dialect."""
-        while True:
-            page = self("GET", path, params=params).json()
-            yield page
-            if page["pagination"]["hasMore"] in (False, "false"):
-                return
-            params[self.service.settings.cursor_param] = page["pagination"]["nextCursor"]
+from tests.unit.testing.caller import Caller
 
 
 @pytest.fixture
@@ -38,10 +16,13 @@ def serve() -> Iterator[Callable[..., Caller]]:
     callers: list[Caller] = []
 
     def start(**parameters: Any) -> Caller:
-        callers.append(Caller(FakeFieldService(**parameters).start()))
-        return callers[-1]
+        service = FakeFieldService(**parameters).start()
+        caller = Caller(service)
+        callers.append(caller)
+        return caller
 
     yield start
+
     for caller in callers:
         caller.session.close()
         caller.service.stop()
@@ -57,17 +38,11 @@ def call(serve: Callable[..., Caller]) -> Caller:
 def service(call: Caller, caplog: pytest.LogCaptureFixture) -> Iterator[FakeFieldService]:
     """A service that must not complain in its log."""
     yield call.service
+
     call.service.stop()
-    complaints = [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [record for record in complaints if record.name.startswith(("uvicorn", "asyncio"))] == []
-
-
-def register(call: Caller, event_types: list[tuple[str, str]], **params: str) -> requests.Response:
-    """Register a webhook for the event types, in the query as they are given."""
-    query = [
-        ("description", params.get("description", "New jobs")),
-        ("object", params.get("object", "jobs")),
-        ("targetURL", params.get("targetURL", "https://example.test/hook")),
-        *event_types,
-    ]
-    return call("POST", "/settings/webhooks", params=query)
+    complaints = []
+    for record in caplog.records:
+        is_of_server = record.name.startswith(("uvicorn", "asyncio"))
+        if is_of_server and record.levelno >= logging.WARNING:
+            complaints.append(record)
+    assert complaints == []

@@ -16,7 +16,8 @@ def form(call):
 
 
 def listed_url(call):
-    return call("GET", "/forms").json()["data"][0]["formPDFURL"]
+    page = call("GET", "/forms").json()
+    return page["data"][0]["formPDFURL"]
 
 
 def test_the_service_lists_the_urls_of_the_other_host_while_it_runs(call, form):
@@ -25,28 +26,27 @@ def test_the_service_lists_the_urls_of_the_other_host_while_it_runs(call, form):
         response = requests.get(url, timeout=5)
 
     assert url.startswith("http://localhost:")
-    assert (
-        response.content
-        == call("GET", f"/forms/{form['id']}/pdf").content
-        == call.service.pdf(form["id"])
-    )
+    own_response = call("GET", f"/forms/{form['id']}/pdf")
+    assert response.content == own_response.content == call.service.pdf(form["id"])
     assert listed_url(call) == form["formPDFURL"]
 
 
 def test_a_url_expires_and_the_next_listing_has_another(call, form):
     with FakeFileHost(call.service, lifetime=0.05) as files:
-        first = listed_url(call)
+        first_url = listed_url(call)
         time.sleep(0.1)
-        refused = requests.get(first, timeout=5)
+        refused = requests.get(first_url, timeout=5)
         files.lifetime = 60
-        again = requests.get(listed_url(call), timeout=5)
+        accepted = requests.get(listed_url(call), timeout=5)
 
-    assert (refused.status_code, again.status_code) == (403, 200)
-    assert first in refused.json()["detail"]
+    assert refused.status_code == 403
+    assert first_url in refused.json()["detail"]
+    assert accepted.status_code == 200
 
 
 def test_the_other_host_records_the_headers_it_was_sent(call, form):
     with FakeFileHost(call.service) as files:
         call.session.get(listed_url(call), timeout=5)
 
-    assert [request.headers["authorization"] for request in files.requests] == ["Bearer ***"]
+    [request] = files.requests
+    assert request.headers["authorization"] == "Bearer ***"

@@ -1,5 +1,6 @@
-"""The pytest plugin, as far as it goes without Airflow; more is in
-tests/system/test_testing_kit.py.
+"""The pytest plugin, as far as it goes without Airflow.
+
+More is in tests/system/test_testing_kit.py.
 """
 
 import json
@@ -15,16 +16,21 @@ from fsm_provider.testing import Engineer
 
 @pytest.fixture
 def run_pytest(tmp_path):
-    """Runs pytest in a project of its own: its exit code and what it says."""
+    """Run pytest in a project of its own; return its exit code and its output."""
 
     def run(*arguments, settings="", test=""):
         (tmp_path / "pytest.ini").write_text(f"[pytest]\n{settings}\n")
         (tmp_path / "test_it.py").write_text(test)
         plugin = ("-p", "fsm_provider.testing.pytest_plugin")
-        command = [sys.executable, "-m", "pytest", "-q", *plugin, *arguments]
-        alone = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # the others take seconds
+        # Other plugins take seconds.
+        environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         result = subprocess.run(
-            command, capture_output=True, text=True, cwd=tmp_path, env=alone, check=False
+            [sys.executable, "-m", "pytest", "-q", *plugin, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+            check=False,
         )
         return result.returncode, result.stdout + result.stderr
 
@@ -37,33 +43,40 @@ def test_a_marker_names_the_connection_and_gives_the_parameters(fake_field_servi
 
     assert fake_field_service.wait_for(lambda: fake_field_service.forms, timeout=5)
     assert fake_field_service.settings.page_size == 3
-    assert json.loads(os.environ["AIRFLOW_CONN_FSM_UK"])["host"] == fake_field_service.base_url
+    connection = json.loads(os.environ["AIRFLOW_CONN_FSM_UK"])
+    assert connection["host"] == fake_field_service.base_url
     assert "AIRFLOW_CONN_FSM_DEFAULT" not in os.environ
 
 
 def test_beside_pytest_it_loads_no_module_but_its_own_and_the_standard_library_s():
     """Whoever has the package installed pays for this in each run of pytest."""
-    loaded = (
+    program = (
         "import sys, pytest\n"
         "before = set(sys.modules)\n"
         "import fsm_provider.testing.pytest_plugin\n"
         "print(*sorted(set(sys.modules) - before))\n"
     )
 
-    added = subprocess.run(
-        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
-    ).stdout
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
 
-    others = [
-        name for name in added.split() if name.partition(".")[0] not in sys.stdlib_module_names
+    loaded = result.stdout.split()
+    assert [name for name in loaded if name.partition(".")[0] not in sys.stdlib_module_names] == [
+        "fsm_provider",
+        "fsm_provider.testing",
+        "fsm_provider.testing.pytest_plugin",
     ]
-    assert others == ["fsm_provider", "fsm_provider.testing", "fsm_provider.testing.pytest_plugin"]
-    assert len(added.split()) <= 8
+    assert len(loaded) <= 8
 
 
 def test_without_a_folder_of_dags_the_environment_is_left_alone(run_pytest, monkeypatch):
-    for name in [name for name in os.environ if name.startswith("AIRFLOW")]:
-        monkeypatch.delenv(name)
+    for name in list(os.environ):
+        if name.startswith("AIRFLOW"):
+            monkeypatch.delenv(name)
     monkeypatch.setenv("AIRFLOW_HOME", "/home/of/the/project")
     test = """
 import os
@@ -109,6 +122,7 @@ def test_it():
     code, output = run_pytest("-s", settings="fsm_dags_folder = .", test=test)
 
     assert code == 0, output
-    (home,) = [line.split()[1] for line in output.splitlines() if line.startswith("home")]
+    [line] = [line for line in output.splitlines() if line.startswith("home")]
+    home = line.split()[1]
     assert home != os.environ["AIRFLOW_HOME"]
     assert not Path(home).exists()

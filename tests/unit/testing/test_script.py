@@ -7,12 +7,17 @@ import threading
 import pytest
 
 from fsm_provider.testing import faults
-from tests.unit.testing.wire import JOBS, see
+from tests.unit.testing.raw_connection import JOBS, create_job
 
 
-def failed(call, count):
-    """List the forms so often and return which calls failed, counted from 1."""
-    return [n for n in range(1, count + 1) if call("GET", "/forms").status_code == 503]
+def failed_calls(call, count):
+    """List the forms so often; return which calls failed, counted from 1."""
+    failed = []
+    for number in range(1, count + 1):
+        response = call("GET", "/forms")
+        if response.status_code == 503:
+            failed.append(number)
+    return failed
 
 
 @pytest.mark.parametrize(
@@ -30,7 +35,7 @@ def failed(call, count):
 def test_only_the_calls_named_fail(call, service, calls, expected):
     scripted = service.fail("GET", "/forms", faults.Status(503), **calls)
 
-    assert failed(call, 5) == expected
+    assert failed_calls(call, 5) == expected
     assert scripted.hits == len(expected)
 
 
@@ -38,10 +43,11 @@ def test_only_matching_requests_are_counted_and_fail(call, service):
     service.fail(*JOBS, faults.Status(503), call=2)
 
     assert call("POST", "/properties/1/jobs", json={}).status_code == 201
-    assert failed(call, 3) == []
+    assert failed_calls(call, 3) == []
     assert call("POST", "/settings/webhooks").status_code == 409
     assert call("POST", "/properties/22/jobs", json={}).status_code == 503
-    assert [job["propertyID"] for job in service.jobs] == [1]
+    [job] = service.jobs
+    assert job["propertyID"] == 1
 
 
 def test_the_fault_scripted_last_goes_first_and_every_fault_counts(call, service):
@@ -49,13 +55,18 @@ def test_the_fault_scripted_last_goes_first_and_every_fault_counts(call, service
     service.fail("GET", "/forms", faults.Status(503), calls=(2, 3))
     service.fail("GET", "/forms", faults.CorrectResponse(), call=3)
 
-    assert [call("GET", "/forms").status_code for _ in range(4)] == [502, 503, 200, 502]
+    for expected in (502, 503, 200, 502):
+        assert call("GET", "/forms").status_code == expected
 
 
 def test_concurrent_calls_are_counted_one_by_one(service):
     service.fail(*JOBS, faults.Reset(after_handling=True), calls=range(1, 11))
     ends = []
-    clients = [threading.Thread(target=lambda: ends.append(see(service).end)) for _ in range(20)]
+
+    def create_one_job():
+        ends.append(create_job(service).end)
+
+    clients = [threading.Thread(target=create_one_job) for _ in range(20)]
     for client in clients:
         client.start()
     for client in clients:

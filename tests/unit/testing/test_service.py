@@ -11,6 +11,10 @@ from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
 from fsm_provider.testing.__main__ import SIGNING_SECRET
 
 
+def created_at(record):
+    return datetime.fromisoformat(record["createdOnDateTime"])
+
+
 def test_stop_ends_every_thread():
     before = set(threading.enumerate())
     with FakeFieldService(engineer=Engineer(after=60)) as service:
@@ -36,14 +40,22 @@ def test_the_url_is_not_known_before_the_start_unless_the_port_is_given():
     with pytest.raises(RuntimeError, match="start"):
         FakeFieldService().add_form()
 
-    assert FakeFieldService(port=8400, base_path="/api").base_url == "http://127.0.0.1:8400/api"
+    service = FakeFieldService(port=8400, base_path="/api")
+
+    assert service.base_url == "http://127.0.0.1:8400/api"
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"page_size": 0}, {"dialect": "xml"}, {"event_types_style": "first"}]
+    "parameters",
+    [
+        {"page_size": 0},
+        {"dialect": "xml"},
+        {"event_types_style": "first"},
+    ],
 )
 def test_a_parameter_that_makes_no_sense_is_refused_by_name(parameters):
     [name] = parameters
+
     with pytest.raises(ValueError, match=name):
         FakeFieldService(**parameters)
 
@@ -55,30 +67,31 @@ def test_the_engineer_completes_each_form_and_then_the_job_after_a_while(serve, 
 
     call.service.wait_for(lambda: call.service.jobs[0]["status"] == "Completed", timeout=10)
 
-    forms = call.service.forms
-    events = [one for one in caplog.records if one.msg.startswith(("job", "form"))]
-    assert [one.getMessage().split(":")[1] for one in events] == [
-        " In Progress",
-        " A",
-        " B",
-        " Completed",
+    begun, form_a, form_b, completed = [
+        record for record in caplog.records if record.msg.startswith(("job", "form"))
     ]
-    assert events[0].created - datetime.fromisoformat(job["createdOnDateTime"]).timestamp() >= 0.09
-    [completed] = call.service.jobs
-    assert completed["completed"]["completedOnDateTime"] >= forms[1]["createdOnDateTime"]
-    assert (job["status"], job["completed"]["completedOnDateTime"]) == ("Open", None)
-    began, first, second = (
-        datetime.fromisoformat(record["createdOnDateTime"]) for record in (job, *forms)
-    )
-    assert first - began >= timedelta(seconds=0.19)
-    assert second - began >= timedelta(seconds=0.39)
-    assert {form["jobDetails"]["jobID"] for form in forms} == {job["id"]}
+    assert begun.getMessage().split(":")[1] == " In Progress"
+    assert form_a.getMessage().split(":")[1] == " A"
+    assert form_b.getMessage().split(":")[1] == " B"
+    assert completed.getMessage().split(":")[1] == " Completed"
+
+    job_created = created_at(job)
+    assert begun.created - job_created.timestamp() >= 0.09
+    first, second = call.service.forms
+    assert created_at(first) - job_created >= timedelta(seconds=0.19)
+    assert created_at(second) - job_created >= timedelta(seconds=0.39)
+    assert first["jobDetails"]["jobID"] == job["id"]
+    assert second["jobDetails"]["jobID"] == job["id"]
+
+    [completed_job] = call.service.jobs
+    assert completed_job["completed"]["completedOnDateTime"] >= second["createdOnDateTime"]
+    assert job["status"] == "Open"
+    assert job["completed"]["completedOnDateTime"] is None
 
 
 def test_stop_cancels_forms_and_deliveries_that_are_not_due_yet(serve):
-    call = serve(
-        engineer=Engineer(after=1), deliveries=Deliveries(reorder=1, seed=2)
-    )  # some 0.96 s
+    delayed = Deliveries(reorder=1, seed=2)  # some 0.96 s
+    call = serve(engineer=Engineer(after=1), deliveries=delayed)
     call.service.add_webhook("http://127.0.0.1:9/", SIGNING_SECRET)
     call("POST", "/properties/7/jobs", json={})
 
@@ -86,7 +99,8 @@ def test_stop_cancels_forms_and_deliveries_that_are_not_due_yet(serve):
     call.service.start()
     time.sleep(1.2)
 
-    assert call.service.forms == call.service.deliveries == []
+    assert call.service.forms == []
+    assert call.service.deliveries == []
 
 
 def test_waiting_in_vain_is_an_error(call):

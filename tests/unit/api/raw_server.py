@@ -31,9 +31,9 @@ class Request:
 
 
 class RawServer:
-    """Reads requests, and has ``respond`` write what it likes: given the socket, the request and
-    its number.
+    """Reads requests, and has ``respond`` write what it likes.
 
+    :param respond: called with the socket, the request and its number.
     :param tls: speaks TLS.
     """
 
@@ -50,7 +50,7 @@ class RawServer:
         self._open: list[socket.socket] = []
         self._accepted = 0
         self._forgotten: set[int] = set()
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads: list[threading.Thread] = []
 
     @property
     def base_url(self) -> str:
@@ -58,45 +58,48 @@ class RawServer:
         return f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def forget_connections(self) -> None:
-        """Reset each connection of now at its next byte, as a balancer does that has dropped its
-        entry.
+        """Reset each connection of now at its next byte.
+
+        That is what a load balancer does that has dropped its entry of the connection.
         """
         self._forgotten.update(range(self._accepted + 1))
 
     def __enter__(self) -> Self:
-        self._threads[0].start()
+        self._start_thread(self._accept)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in [self._listener, *self._open]:
+        for open_socket in [self._listener, *self._open]:
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                open_socket.shutdown(socket.SHUT_RDWR)
+            open_socket.close()
         for thread in self._threads:
             thread.join(5)
+
+    def _start_thread(self, target: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 accepted, _ = self._listener.accept()
                 self._accepted += 1
-                self._threads.append(
-                    threading.Thread(
-                        target=self._serve, args=(accepted, self._accepted), daemon=True
-                    )
-                )
-                self._threads[-1].start()
+                self._start_thread(self._serve, accepted, self._accepted)
 
     def _serve(self, accepted: socket.socket, number: int) -> None:
         with suppress(OSError), accepted:
-            connection = (
-                self._tls.wrap_socket(accepted, server_side=True) if self._tls else accepted
-            )
+            connection = accepted
+            if self._tls:
+                connection = self._tls.wrap_socket(accepted, server_side=True)
             self._open.append(connection)
             with connection:
-                while request := self._read(connection, number):
+                request = self._read(connection, number)
+                while request is not None:
                     self.requests.append(request)
                     self._respond(connection, request, len(self.requests))
+                    request = self._read(connection, number)
 
     def _read(self, connection: socket.socket, number: int) -> Request | None:
         received = b""
@@ -109,14 +112,11 @@ class RawServer:
                 return None
             received += part
         head, _, body = received.partition(b"\r\n\r\n")
-        length = next(
-            (
-                int(line.partition(b":")[2])
-                for line in head.lower().split(b"\r\n")
-                if line.startswith(b"content-length")
-            ),
-            0,
-        )
+        length = 0
+        for line in head.lower().split(b"\r\n"):
+            name, _, value = line.partition(b":")
+            if name == b"content-length":
+                length = int(value)
         while len(body) < length:
             body += connection.recv(65536)
         return Request(number, head, body)
@@ -130,7 +130,9 @@ def reset(connection: socket.socket) -> None:
 
 def http(status: int, body: Any = b"", *headers: str) -> bytes:
     """Write a response; what is no bytes as JSON."""
-    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    content = body
+    if not isinstance(body, bytes):
+        content = json.dumps(body).encode()
     lines = [f"HTTP/1.1 {status} Something", f"Content-Length: {len(content)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + content
 
@@ -146,7 +148,8 @@ def raw_server(*parts: Part, tls: ssl.SSLContext | None = None) -> Iterator[str]
 
     def respond(connection: socket.socket, *_: object) -> None:
         for part in parts:
-            connection.sendall(part if isinstance(part, bytes) else part(ended))
+            content = part if isinstance(part, bytes) else part(ended)
+            connection.sendall(content)
         connection.close()
 
     with RawServer(respond, tls=tls) as server:
@@ -172,6 +175,5 @@ def drip(content: bytes, *, every: float) -> list[Part]:
 
 def download(client: FsmClient, url: str | None, **limits: Any) -> bytes:
     """Fetch the PDF of form 5001, whose record has this URL."""
-    return client.download_pdf(
-        Form.model_validate({"id": 5001, "formPDFURL": url}), b"".join, **limits
-    )
+    form = Form.model_validate({"id": 5001, "formPDFURL": url})
+    return client.download_pdf(form, b"".join, **limits)

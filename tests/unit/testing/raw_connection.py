@@ -1,4 +1,4 @@
-"""What a client sees of a connection, byte by byte."""
+"""What a client receives on a connection, byte by byte."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHORT = 0.3
 
 
 @dataclass(frozen=True)
-class Seen:
+class Received:
     """Bytes received and how they ended: ``complete``, ``closed``, ``reset`` or ``silence``.
 
     Complete is a response of the length it promised; whether the connection is then closed isn't
@@ -72,30 +72,38 @@ class RawConnection:
         self._began = time.monotonic()
         self.socket.sendall(head.encode() + body)
 
-    def see(self, timeout: float = 5) -> Seen:
+    def send_job(self) -> None:
+        self.send("POST", "/properties/1/jobs")
+
+    def receive(self, timeout: float = 5) -> Received:
+        """Receive until a response is complete or nothing comes any more."""
         self.socket.settimeout(timeout)
         data = b""
-        end = "closed"
         try:
-            while chunk := self.socket.recv(65536):
+            while True:
+                chunk = self.socket.recv(65536)
+                if not chunk:
+                    return self._received(data, "closed")
                 data += chunk
-                response = Seen(data, "complete", time.monotonic() - self._began)
+                response = self._received(data, "complete")
                 if response.header("content-length") == str(len(response.body)):
                     return response
         except ConnectionResetError:
-            end = "reset"
+            return self._received(data, "reset")
         except TimeoutError:
-            end = "silence"
-        return Seen(data, end, time.monotonic() - self._began)
+            return self._received(data, "silence")
+
+    def _received(self, data: bytes, end: str) -> Received:
+        return Received(data, end, time.monotonic() - self._began)
 
 
-def see(service: FakeFieldService, *, timeout: float = 5) -> Seen:
+def create_job(service: FakeFieldService, *, timeout: float = 5) -> Received:
     """Create a job on a connection of its own."""
     with RawConnection(service) as connection:
-        connection.send("POST", "/properties/1/jobs")
-        return connection.see(timeout)
+        connection.send_job()
+        return connection.receive(timeout)
 
 
-def statuses(service: FakeFieldService) -> list[int | None]:
+def recorded_statuses(service: FakeFieldService) -> list[int | None]:
     """Return the statuses of all requests, in order."""
     return [request.status for request in service.requests]

@@ -1,6 +1,6 @@
 """What the client promises for each fault, request and phase: the table that the test runs.
 
-``python -m tests.unit.api.matrix`` prints it as the table in docs/tested.md.
+``python -m tests.unit.api.fault_matrix`` prints it as the table in docs/tested.md.
 """
 
 from collections.abc import Callable
@@ -66,9 +66,14 @@ class Early:
     """The correct response behind an interim one."""
 
     async def play(self, exchange: faults.Exchange) -> None:
-        right = await exchange.handle()
-        head = f"HTTP/1.1 {right.status} Right\r\nContent-Length: {len(right.body)}\r\nConnection: close\r\n\r\n"
-        exchange.write(EARLY + head.encode() + right.body)
+        correct = await exchange.handle()
+        head = (
+            f"HTTP/1.1 {correct.status} Right\r\n"
+            f"Content-Length: {len(correct.body)}\r\n"
+            "Connection: close\r\n"
+            "\r\n"
+        )
+        exchange.write(EARLY + head.encode() + correct.body)
         exchange.close()
 
 
@@ -84,10 +89,15 @@ class Row:
     write_always: Outcome
 
     def outcome(self, method: str, phase: Phase) -> Outcome:
-        """The expectation of one cell."""
+        """Return what is expected in a cell."""
+        is_always = phase == "every call"
+        if method == "GET" and is_always:
+            return self.read_always
         if method == "GET":
-            return self.read_always if phase == "every call" else self.read_once
-        return self.write_always if phase == "every call" else self.write_once
+            return self.read_once
+        if is_always:
+            return self.write_always
+        return self.write_once
 
 
 NO_RESPONSE = "FsmResponseError"
@@ -106,45 +116,82 @@ def in_the_dark(
     name: str, fault: Fault | PollFailure, read_error: str = NO_RESPONSE, *, stored: int
 ) -> Row:
     """A fault after which a write may have happened."""
-    write = uncertain(stored)
-    return Row(name, fault, READ_AGAIN, gives_up(read_error), write, write)
+    return Row(
+        name,
+        fault,
+        read_once=READ_AGAIN,
+        read_always=gives_up(read_error),
+        write_once=uncertain(stored),
+        write_always=uncertain(stored),
+    )
 
 
 def refused(status: int, error: str) -> Row:
     """A status that says that nothing happened, and that asking again is of no use."""
-    return Row(str(status), faults.Status(status), *(Outcome(error),) * 4)
+    return always_the_same(str(status), faults.Status(status), Outcome(error))
+
+
+def always_the_same(name: str, fault: Fault, outcome: Outcome) -> Row:
+    return Row(
+        name,
+        fault,
+        read_once=outcome,
+        read_always=outcome,
+        write_once=outcome,
+        write_always=outcome,
+    )
 
 
 def no_refusal(name: str, fault: Fault, read_error: str, *, stored: int = 0) -> Row:
     """A response that ends a read, and that a write may get that was carried out."""
-    read, write = Outcome(read_error), uncertain(stored)
-    return Row(name, fault, read, read, write, write)
+    return Row(
+        name,
+        fault,
+        read_once=Outcome(read_error),
+        read_always=Outcome(read_error),
+        write_once=uncertain(stored),
+        write_always=uncertain(stored),
+    )
 
 
 def succeeds(name: str, fault: Fault) -> Row:
-    return Row(name, fault, *(Outcome(),) * 2, *(Outcome(stored=1),) * 2)
+    return Row(
+        name,
+        fault,
+        read_once=Outcome(),
+        read_always=Outcome(),
+        write_once=Outcome(stored=1),
+        write_always=Outcome(stored=1),
+    )
 
 
 LIMITED = Outcome("FsmRateLimitedError")
 
 
 def limited(name: str, wait: float | Backoff, **status) -> Row:
-    once, always = Outcome(repeats=1, waits=(wait,)), gives_up("FsmRateLimitedError", wait)
-    return Row(name, faults.Status(429, **status), once, always, LIMITED, LIMITED)
+    return Row(
+        name,
+        faults.Status(429, **status),
+        read_once=Outcome(repeats=1, waits=(wait,)),
+        read_always=gives_up("FsmRateLimitedError", wait),
+        write_once=LIMITED,
+        write_always=LIMITED,
+    )
 
 
 UNREACHED = Outcome("FsmConnectionError")
 OOPS = faults.Status(500, "<h1>Oops</h1>", content_type="text/html")
 NO_GZIP = faults.Body("{}", headers={"content-encoding": "gzip"})
+SEE_OTHER = Handled(faults.Redirect(status=303))
 ELSEWHERE = faults.Redirect("http://other.invalid/forms", status=307)
 MATRIX = [
     Row(
         "connection refused",
         PollFailure(lambda service: service.refuse_connections()),
-        READ_AGAIN,
-        gives_up("FsmConnectionError"),
-        UNREACHED,
-        UNREACHED,
+        read_once=READ_AGAIN,
+        read_always=gives_up("FsmConnectionError"),
+        write_once=UNREACHED,
+        write_always=UNREACHED,
     ),
     in_the_dark(
         "reset before the request is read",
@@ -172,16 +219,16 @@ MATRIX = [
     Row(
         "503 with Retry-After 7",
         faults.Status(503, retry_after=7),
-        Outcome(repeats=1, waits=(7,)),
-        gives_up("FsmServerError", 7),
-        uncertain(0),
-        uncertain(0),
+        read_once=Outcome(repeats=1, waits=(7,)),
+        read_always=gives_up("FsmServerError", 7),
+        write_once=uncertain(0),
+        write_always=uncertain(0),
     ),
     limited("429", "slow backoff"),
     limited("429, Retry-After 17", 17, body="slow down", retry_after=17),
     limited("429, Retry-After negative", "slow backoff", retry_after="-5"),
     limited("429, Retry-After unreadable", "slow backoff", retry_after="soon"),
-    Row("429, Retry-After a day", faults.Status(429, retry_after=86_400), *(LIMITED,) * 4),
+    always_the_same("429, Retry-After a day", faults.Status(429, retry_after=86_400), LIMITED),
     refused(400, "FsmBadRequestError"),
     refused(401, "FsmUnauthorisedError"),
     refused(403, "FsmForbiddenError"),
@@ -191,9 +238,7 @@ MATRIX = [
     refused(422, "FsmUnprocessableEntityError"),
     no_refusal("redirect to itself", faults.Redirect(), "FsmRedirectError"),
     no_refusal("redirect to another host", ELSEWHERE, "FsmRedirectError"),
-    no_refusal(
-        "303 after handling", Handled(faults.Redirect(status=303)), "FsmRedirectError", stored=1
-    ),
+    no_refusal("303 after handling", SEE_OTHER, "FsmRedirectError", stored=1),
     no_refusal("408 after handling", Handled(faults.Status(408)), "FsmApiError", stored=1),
     no_refusal("499 after handling", Handled(faults.Status(499)), "FsmApiError", stored=1),
     in_the_dark("103, then the end", faults.MalformedResponse(EARLY), stored=1),
@@ -205,23 +250,29 @@ MATRIX = [
 
 
 def as_text(outcome: Outcome) -> str:
-    """One cell of the table."""
-    what = f"`{outcome.raises}`" if outcome.raises else "succeeds"
-    if outcome.repeats:
-        wait = outcome.waits[0]
-        after = wait if isinstance(wait, str) else f"{wait:g} s"
-        what += f" after {outcome.repeats} repeat{'s' if outcome.repeats > 1 else ''} ({after})"
-    return what
+    """Return the text of a cell."""
+    result = "succeeds"
+    if outcome.raises:
+        result = f"`{outcome.raises}`"
+    if not outcome.repeats:
+        return result
+
+    wait = outcome.waits[0]
+    seconds = wait if isinstance(wait, str) else f"{wait:g} s"
+    plural = "s" if outcome.repeats > 1 else ""
+    return f"{result} after {outcome.repeats} repeat{plural} ({seconds})"
 
 
 def as_table() -> str:
-    """The matrix in Markdown: the faults of which the same comes, in one line."""
-    by_cells: dict[tuple[str, ...], list[str]] = {}
+    """Return the matrix in Markdown: the faults of which the same comes, in one line."""
+    faults_by_cells: dict[tuple[str, ...], list[str]] = {}
     for row in MATRIX:
-        outcomes = (row.read_once, row.read_always, row.write_once)
-        by_cells.setdefault(tuple(map(as_text, outcomes)), []).append(row.fault)
+        cells = (as_text(row.read_once), as_text(row.read_always), as_text(row.write_once))
+        faults_by_cells.setdefault(cells, []).append(row.fault)
+
     lines = ["| fault | GET, once | GET, each time | POST |", "|---|---|---|---|"]
-    lines += [f"| {'; '.join(names)} | {' | '.join(cells)} |" for cells, names in by_cells.items()]
+    for cells, names in faults_by_cells.items():
+        lines.append(f"| {'; '.join(names)} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
