@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.narrator import Narrator
 from tests.newcomer.mistakes import connections, dag_files
 from tests.newcomer.terminals import StaysUp, Terminal, commands_by_step
 from tests.pages import DOCS, PAGES, ROOT, blocks
 from tests.processes import end_on_signals, inherited_environment
 from tests.system.airflow_api import AirflowApi, LocalAirflowError, wait_until
-from tests.system.demo import Narrator
 from tests.system.local_airflow import free_port
 
 OWN_TOKEN = "canary-7e1f40d2-token"
