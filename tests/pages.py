@@ -52,6 +52,12 @@ def _blocks_of_page(page: Path) -> Iterator[Block]:
         )
 
 
+def block_with(text: str, kind: str, page: Path) -> str:
+    """Give the only block of this kind on a page that has a text."""
+    (block,) = [block for block in blocks(kind, pages=[page]) if text in block.text]
+    return block.text
+
+
 def commands_with_output(page: Path, name: str) -> list[tuple[list[str], str]]:
     """Give the arguments of each ``python -m fsm_provider NAME``, and the output that is shown."""
     texts = ""

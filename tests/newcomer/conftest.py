@@ -18,7 +18,7 @@ from tests.narrator import Narrator
 from tests.newcomer.mistakes import connections, dag_files
 from tests.newcomer.newcomer import OWN_TOKEN, Newcomer, StandaloneApi
 from tests.newcomer.terminals import Terminal, commands_by_step
-from tests.pages import DOCS, PAGES, ROOT, blocks
+from tests.pages import DOCS, PAGES, ROOT, block_with
 from tests.processes import end_on_signals, inherited_environment
 from tests.system.local_airflow import free_port
 
@@ -195,7 +195,7 @@ def own(connected: Newcomer) -> Newcomer:
 
 def _write_dags(newcomer: Newcomer) -> None:
     readme = PAGES[0]
-    (complete,) = [block.text for block in blocks("python", pages=[readme]) if "@dag" in block.text]
+    complete = block_with("@dag", "python", readme)
     assert DESTINATION in complete
     stored = str(newcomer.home / "stored")
     (newcomer.dags / "annual_gas_check.py").write_text(complete.replace(DESTINATION, stored))

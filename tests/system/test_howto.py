@@ -11,7 +11,7 @@ from typing import Any
 
 from fsm_provider.testing import Engineer, FakeFieldService, faults
 from tests.capabilities import IS_AIRFLOW_3
-from tests.pages import DOCS, blocks
+from tests.pages import DOCS, block_with, blocks
 from tests.smtp import Mailbox
 from tests.system.airflow_api import wait_until
 from tests.system.examples import WITH_LEDGER
@@ -92,12 +92,11 @@ def test_the_recipes_run_without_a_logical_date(
     if IS_AIRFLOW_3:
         backfill_two_days(airflow)
         runs_of_days = [
-            run["dag_run_id"]
-            for run in airflow.runs("nightly_export")
-            if run["run_type"] == "backfill"
+            run for run in airflow.runs("nightly_export") if run["run_type"] == "backfill"
         ]
-        states = [airflow.wait_for_run("nightly_export", run_id) for run_id in runs_of_days]
-        assert states == ["success"] * 2
+        assert len(runs_of_days) == 2
+        for run in runs_of_days:
+            assert airflow.wait_for_run("nightly_export", run["dag_run_id"]) == "success"
 
 
 def create_planned_visits(database: Path) -> None:
@@ -128,12 +127,13 @@ def wait_for_job(service: FakeFieldService, property_id: int) -> int:
 
 def backfill_two_days(airflow: LocalAirflow) -> None:
     """Run the command of the page, for fewer days."""
-    (shown,) = [block.text for block in blocks("text", pages=[RECIPES])]
-    arguments = shlex.split(shown.replace("2026-01-30", "2026-01-02"))[1:]
+    (shown,) = blocks("text", pages=[RECIPES])
+    command = shown.text.replace("2026-01-30", "2026-01-02")
+    _, *arguments = shlex.split(command)
 
     def is_accepted() -> bool:
-        command = subprocess.run([AIRFLOW, *arguments], env=airflow.env)
-        return command.returncode == 0
+        process = subprocess.run([AIRFLOW, *arguments], env=airflow.env)
+        return process.returncode == 0
 
     # Beside a busy scheduler Airflow's command may fail, as SQLite's database is locked.
     wait_until(is_accepted, "a backfill")
@@ -153,8 +153,7 @@ def test_the_alert_of_the_recipe_mails_what_is_missing_and_what_is_uncertain(
     late = 9743
     uncertain = 9744
     service.fail("POST", f"/properties/{uncertain}/jobs", faults.Reset(after_handling=True))
-    shown = blocks("python", pages=[RECIPES])
-    (recipe,) = [block.text for block in shown if "spring_campaign" in block.text]
+    recipe = block_with("spring_campaign", "python", RECIPES)
     dag_file = recipe.replace("spring_campaign", "late_campaign")
     dag_file = dag_file.replace("days=28", "seconds=5")
     dag_file = dag_file.replace("list(range(1, 51))", f"[{late}, {uncertain}]")

@@ -4,6 +4,7 @@ from typing import Any
 
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Exchange
+from tests.system.jobs import jobs_with_reference
 from tests.system.local_airflow import LocalAirflow
 
 
@@ -36,7 +37,7 @@ def test_a_work_order_becomes_a_job_and_its_forms_close_it(
     final_state, _ = followed[-1]
     assert final_state == "success", airflow.task_log(dag_id, run_id, "wait_for_forms")
     assert "deferred" in [states.get("wait_for_forms") for _, states in followed]
-    (job,) = [job for job in service.jobs if job["customerReference"] == "PO-TRIP"]
+    (job,) = jobs_with_reference(service, "PO-TRIP")
     created = airflow.xcom(dag_id, run_id, "create_job")
     assert created["status"] == "Open"
     assert job["status"] == "Completed"

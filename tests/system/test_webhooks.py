@@ -120,15 +120,14 @@ def test_no_accepted_delivery_is_lost_where_the_api_server_is_killed(
 
     events = events_by_job(airflow)
     attempts = service.deliveries[first:]
-    unanswered = [attempt for attempt in attempts if attempt.status is None]
-    assert unanswered
+    statuses = Counter(attempt.status for attempt in attempts)
+    assert statuses[None] > 0
     assert {job_id: events[job_id] for job_id in jobs} == dict.fromkeys(jobs, 1)
     waited = wait_for_references(airflow, jobs, service)
-    retries = [attempt for attempt in attempts if attempt.status == 503]
     slowest = max(attempt.seconds for attempt in attempts if attempt.status == 200)
     print(
-        f"{len(jobs)} jobs, {len(attempts)} attempts, {len(unanswered)} without a response, "
-        f"{len(retries)} asked to retry, slowest accepted {slowest:.2f} s, "
+        f"{len(jobs)} jobs, {len(attempts)} attempts, {statuses[None]} without a response, "
+        f"{statuses[503]} asked to retry, slowest accepted {slowest:.2f} s, "
         f"{waited} times the next event was needed"
     )
 

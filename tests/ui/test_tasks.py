@@ -1,7 +1,6 @@
 """What a user sees of a run: the links of its tasks, followed."""
 
 from pathlib import Path
-from typing import Any
 
 from playwright.sync_api import Page, expect
 
@@ -9,6 +8,7 @@ from fsm_provider.links import FsmJobLink
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import AirflowApi
 from tests.system.examples import copy_example
+from tests.system.jobs import jobs_with_reference
 from tests.system.local_airflow import LocalAirflow
 from tests.ui.browser import Picture
 
@@ -30,12 +30,6 @@ def open_details(page: Page, dag_id: str, run_id: str, task_id: str) -> None:
     expect(page.get_by_text("Extra Links")).to_be_visible()
 
 
-def job_with_reference(service: FakeFieldService, reference: str) -> dict[str, Any]:
-    """Give the only job that has a reference."""
-    (job,) = [job for job in service.jobs if job["customerReference"] == reference]
-    return job
-
-
 def follow(page: Page, link: str) -> Page:
     with page.context.expect_page() as opened:
         page.get_by_role("link", name=link, exact=True).click()
@@ -47,7 +41,7 @@ def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
     page: Page, airflow: LocalAirflow, service: FakeFieldService, picture: Picture
 ) -> None:
     run_id = finished_run(airflow, "work_order_roundtrip", purchase_order="PO-4711")
-    job = job_with_reference(service, "PO-4711")
+    (job,) = jobs_with_reference(service, "PO-4711")
 
     open_details(page, "work_order_roundtrip", run_id, "create_job")
     picture(page, "job-link")
@@ -78,7 +72,7 @@ def test_a_deferred_sensor_says_what_it_waits_for(
 
     run_id = airflow.trigger("first_job")
     airflow.wait_for_tasks("first_job", run_id, is_deferred)
-    job = job_with_reference(service, run_id)
+    (job,) = jobs_with_reference(service, run_id)
 
     page.set_viewport_size(SHORT)
     page.goto(f"/dags/first_job/runs/{run_id}")

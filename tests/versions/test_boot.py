@@ -12,6 +12,7 @@ from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import FakeFieldService, RecordedRequest
 from fsm_provider.triggers.forms import MIN_DEFERRAL
 from tests.capabilities import AIRFLOW, ASSETS, IS_AIRFLOW_3, MENU, PAGE
+from tests.system.jobs import jobs_with_reference
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import until_polled
 from tests.versions.dags.runs import WAITING_JOBS
@@ -25,16 +26,12 @@ def run(airflow: LocalAirflow, dag_id: str) -> str:
     return run_id
 
 
-def jobs_for(service: FakeFieldService, reference: str) -> list[dict]:
-    return [job for job in service.jobs if job["customerReference"] == reference]
-
-
 def test_a_job_is_created_and_its_forms_are_waited_for(
     airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
     run_id = run(airflow, "created_and_awaited")
 
-    assert len(jobs_for(service, "BOOT")) == 1
+    assert len(jobs_with_reference(service, "BOOT")) == 1
     assert airflow.task_states("created_and_awaited", run_id) == {
         "create": "success",
         "poke": "success",
@@ -48,7 +45,7 @@ def test_ledger(airflow: LocalAirflow, service: FakeFieldService, measured: Meas
     airflow.clear("cleared", run_id, ["create"])
     assert airflow.wait_for_run("cleared", run_id) == "success"
 
-    is_created_once = len(jobs_for(service, "LEDGER")) == 1
+    is_created_once = len(jobs_with_reference(service, "LEDGER")) == 1
     measured("ledger", is_created_once, expected=True, missing="no")
 
 
