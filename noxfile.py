@@ -2,6 +2,7 @@
 
 import sys
 import tomllib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,42 +19,55 @@ EXTRAS = ".[parquet,sql,testing]"
 VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(
     Path("tests/versions/versions.toml").read_text()
 )
-RUNS = [(python, airflow) for airflow, version in VERSIONS.items() for python in version["pythons"]]
+OLDEST_PYTHON = "3.11"
 # `make test` covers the newest Airflow; of the others one runs each day, in turn, on the oldest
 # Python.
-OTHERS = [run for run in RUNS if run[0] == "3.11" and run[1] != list(VERSIONS)[-1]]
-TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
+*OTHERS, NEWEST = VERSIONS
+AIRFLOW_OF_TODAY = OTHERS[datetime.now(UTC).toordinal() % len(OTHERS)]
+IN_PARALLEL = ["--numprocesses", "3", "--dist", "worksteal"]
+
+
+def runs() -> Iterator[Any]:
+    """Give each version of Airflow with each Python that it runs on."""
+    for airflow, version in VERSIONS.items():
+        for python in version["pythons"]:
+            tags = [airflow]
+            if airflow == AIRFLOW_OF_TODAY and python == OLDEST_PYTHON:
+                tags.append("rotating")
+            yield nox.param(python, airflow, id=f"{airflow}-py{python}", tags=tags)
+
+
+def runs_on_oldest_python() -> Iterator[Any]:
+    """Give each version of Airflow with the oldest Python."""
+    for airflow, version in VERSIONS.items():
+        if OLDEST_PYTHON in version["pythons"]:
+            yield nox.param(OLDEST_PYTHON, airflow, id=airflow, tags=[airflow])
+
+
+EACH = nox.parametrize("python,airflow", list(runs()))
+EACH_ON_OLDEST_PYTHON = nox.parametrize("python,airflow", list(runs_on_oldest_python()))
 
 
 @nox.session
-@nox.parametrize(
-    "python,airflow",
-    [
-        nox.param(
-            *run, id=f"{run[1]}-py{run[0]}", tags=[run[1], *(["rotating"] if run == TODAY else [])]
-        )
-        for run in RUNS
-    ],
-)
+@EACH
 def airflow(session: nox.Session, airflow: str) -> None:
-    """Run the unit tests, a boot of Airflow's processes, and the examples; with options, the first
-    alone.
-    """
+    """Run the unit tests, a boot of Airflow and the examples; with options, the first alone."""
     install(session, airflow)
-    in_parallel = ["--numprocesses", "3", "--dist", "worksteal"]
     suites = {
-        "unit": [*in_parallel, *session.posargs, "tests/unit"],
+        "unit": [*IN_PARALLEL, *session.posargs, "tests/unit"],
         "boot": ["tests/versions/test_boot.py"],
         "examples": ["tests/versions/test_examples.py"],
     }
     wanted = VERSIONS[airflow]["suites"]
-    for suite in wanted[:1] if session.posargs else wanted:
+    if session.posargs:
+        wanted = wanted[:1]
+    for suite in wanted:
         test(session, airflow, suite, *suites[suite])
 
 
-@nox.session(python="3.11")
+@nox.session(python=OLDEST_PYTHON)
 def oldest(session: nox.Session) -> None:
-    """Run the unit tests with the oldest versions that the metadata allows, of all that it names."""
+    """Run the unit tests with the oldest versions that the metadata allows of what it names."""
     # Airflow 2.11.0 does not work with a newer universal-pathlib, which its metadata allows.
     session.install(
         "--compile-bytecode",
@@ -64,22 +78,14 @@ def oldest(session: nox.Session) -> None:
         EXTRAS,
     )
     session.install("--compile-bytecode", "universal-pathlib<0.3", "--group", "test")
-    suite = ["--numprocesses", "3", "--dist", "worksteal", *session.posargs, "tests/unit"]
-    test(session, "oldest", "unit", *suite)
-
-
-EACH_ON_OLDEST_PYTHON = nox.parametrize(
-    "python,airflow",
-    [nox.param(*run, id=run[1], tags=[run[1]]) for run in RUNS if run[0] == "3.11"],
-)
+    test(session, "oldest", "unit", *IN_PARALLEL, *session.posargs, "tests/unit")
 
 
 @nox.session
 @EACH_ON_OLDEST_PYTHON
 def kit(session: nox.Session, airflow: str) -> None:
-    """Run DAGs that completed forms start with the testing kit; before Airflow 3.3 each task is
-    slow.
-    """
+    """Run DAGs that completed forms start with the testing kit."""
+    # Before Airflow 3.3 each task is slow.
     install(session, airflow)
     test(session, airflow, "kit", "tests/versions/test_form_runs.py")
 
@@ -97,7 +103,7 @@ def kills(session: nox.Session, airflow: str) -> None:
         test(session, airflow, "watchers", "--noconftest", "tests/system/test_watcher_kills.py")
 
 
-@nox.session(python="3.11")
+@nox.session(python=OLDEST_PYTHON)
 @nox.parametrize("airflow", ["3.0.6", "3.1.8"], ids=["3.0.6", "3.1.8"])
 def ui(session: nox.Session, airflow: str) -> None:
     """Show the page in Chromium with the oldest Airflow that has it, and with a menu for it."""
@@ -109,27 +115,38 @@ def ui(session: nox.Session, airflow: str) -> None:
 def install(session: nox.Session, airflow: str) -> None:
     """Install a version of Airflow, and this package."""
     version = VERSIONS[airflow]
-    constraints = ["-c", version["constraints"]] if "constraints" in version else []
-    wanted = [f"apache-airflow=={airflow}", *version["pins"], "-e", EXTRAS, "--group", "test"]
-    session.install("--compile-bytecode", *constraints, *wanted)
+    constraints: list[str] = []
+    if "constraints" in version:
+        constraints = ["-c", version["constraints"]]
+    pins = [f"apache-airflow=={airflow}", *version["pins"]]
+    session.install(
+        "--compile-bytecode",
+        *constraints,
+        *pins,
+        "-e",
+        EXTRAS,
+        "--group",
+        "test",
+    )
 
 
 def test(session: nox.Session, airflow: str, suite: str, *options: str) -> None:
     """Run tests, and write their results down for the tables."""
-    # Airflow itself, and what it allows to be installed with it, warns of what is deprecated by
-    # now.
-    pytest = [
+    results = Path("build", "versions", f"{airflow}-py{session.python}-{suite}.xml")
+    session.run(
         "pytest",
         "--quiet",
+        # Airflow itself, and what it allows to be installed with it, warns of what is deprecated
+        # by now.
         "-W",
         "default",
         "-p",
         "no:cacheprovider",
         "-o",
         "junit_family=xunit1",
-    ]
-    results = Path("build", "versions", f"{airflow}-py{session.python}-{suite}.xml")
-    session.run(*pytest, f"--junitxml={results}", *options)
+        f"--junitxml={results}",
+        *options,
+    )
 
 
 @nox.session(venv_backend="none")

@@ -35,9 +35,20 @@ copybutton_exclude = ".linenos, .gp"
 
 # What Airflow calls, and nobody else.
 FOR_AIRFLOW = (
-    *("option_parsers", "records", "options", "narrowing", "permanent", "may_have_written"),
-    *("execute", "execute_complete", "resume_execution", "poke", "on_kill", "get_link"),
-    *("get_ui_field_behaviour", "get_connection_form_widgets"),
+    "option_parsers",
+    "records",
+    "options",
+    "narrowing",
+    "permanent",
+    "may_have_written",
+    "execute",
+    "execute_complete",
+    "resume_execution",
+    "poke",
+    "on_kill",
+    "get_link",
+    "get_ui_field_behaviour",
+    "get_connection_form_widgets",
 )
 autodoc_default_options = {"exclude-members": ", ".join(FOR_AIRFLOW)}
 autodoc_member_order = "bysource"

@@ -1,5 +1,6 @@
-"""What tests need of Airflow that not every version has: the one place that knows versions, and
-says why.
+"""What tests need of Airflow that not every version has.
+
+Nothing else in the tests knows versions, and each says why.
 """
 
 from __future__ import annotations

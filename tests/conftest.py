@@ -1,6 +1,4 @@
-"""For every test: Airflow reads its settings when it is first imported, so they are set before
-that.
-"""
+"""For every test: the settings of Airflow, which reads them when it is first imported."""
 
 import atexit
 import gc
@@ -17,24 +15,24 @@ import pytest
 os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="fsm-airflow-")
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
-gc.set_threshold(
-    20_000
-)  # Over all that Airflow has loaded, garbage collections took an eighth of the time.
+# Over all that Airflow has loaded, garbage collections took an eighth of the time.
+gc.set_threshold(20_000)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let SIGTERM end the tests as Ctrl-C does: by itself it would leave behind what fixtures have
-    started.
+    """Let SIGTERM end the tests as Ctrl-C does.
 
-    Not by SystemExit, which pytest would take for the failure of one test, and go on.
+    By itself it would leave behind what fixtures have started. Not by SystemExit, which pytest
+    would take for the failure of one test, and go on.
     """
-    runs_workers = config.getoption("numprocesses", None)
+    has_workers = bool(config.getoption("numprocesses", None))
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         # Ctrl-C reaches the workers of pytest-xdist too, and they need the 10 s before they are
         # killed.
-        for worker in psutil.Process().children() if runs_workers else ():
-            worker.terminate()
+        if has_workers:
+            for worker in psutil.Process().children():
+                worker.terminate()
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)

@@ -1,5 +1,4 @@
-"""Follows the links of built pages, and of the Markdown files beside them, as far as they lead to
-files.
+"""Follows the links of built pages and Markdown files, as far as they lead to files.
 
 ``make docs`` runs ``python -m tests.links build/docs/html README.md ...``.
 """
@@ -10,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 
 class Page(HTMLParser):
@@ -24,9 +23,11 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         for name, value in attrs:
-            if value and name in ("href", "src"):
+            if not value:
+                continue
+            if name in ("href", "src"):
                 self.links.append(value)
-            elif value and name in ("id", "name"):
+            elif name in ("id", "name"):
                 self.anchors.add(value)
 
 
@@ -35,35 +36,51 @@ class Markdown:
 
     def __init__(self, path: Path) -> None:
         text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
-        headings = re.findall(r"^#+ (.*)$", text.lower(), re.MULTILINE)
-        self.anchors = {
-            "",
-            *(re.sub(r"[^\w-]", "", heading.replace(" ", "-")) for heading in headings),
-        }
         self.links: list[str] = re.findall(r"\]\(([^)\s]+)\)", text)
+        self.anchors = {""}
+        for heading in re.findall(r"^#+ (.*)$", text.lower(), re.MULTILINE):
+            self.anchors.add(re.sub(r"[^\w-]", "", heading.replace(" ", "-")))
 
 
-PARSERS = {".html": Page, ".md": Markdown, ".txt": Markdown}
+PARSERS = {
+    ".html": Page,
+    ".md": Markdown,
+    ".txt": Markdown,
+}
 
 
 @cache
 def parsed(path: Path) -> Page | Markdown:
-    return PARSERS[path.suffix](path)
+    parser = PARSERS[path.suffix]
+    return parser(path)
 
 
 def broken(path: Path, root: Path) -> Iterator[str]:
     """Give the links of a file that lead nowhere, or out of the folder that is published."""
     for link in parsed(path).links:
         parts = urlsplit(link)
-        if parts.scheme or parts.netloc:
-            continue
-        target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
-        if target.is_dir() and (target / "index.html").exists():
-            target /= "index.html"
-        is_there = target.is_file() and target.is_relative_to(root)
-        has_anchors = is_there and parts.fragment and target.suffix in PARSERS
-        if not is_there or (has_anchors and unquote(parts.fragment) not in parsed(target).anchors):
+        is_external = parts.scheme or parts.netloc
+        if not is_external and not is_right(parts, path, root):
             yield f"{path.relative_to(root)}: {link}"
+
+
+def is_right(link: SplitResult, path: Path, root: Path) -> bool:
+    """Return whether the target of a link in a file is published, and has the anchor."""
+    target = target_of(link, path)
+    if not target.is_file() or not target.is_relative_to(root):
+        return False
+    if not link.fragment or target.suffix not in PARSERS:
+        return True
+    return unquote(link.fragment) in parsed(target).anchors
+
+
+def target_of(link: SplitResult, path: Path) -> Path:
+    """Return the file that a link in a file leads to; that of a folder is its index."""
+    if not link.path:
+        return path
+    target = (path.parent / unquote(link.path)).resolve()
+    index = target / "index.html"
+    return index if index.exists() else target
 
 
 def broken_below(start: Path) -> list[str]:
@@ -71,11 +88,22 @@ def broken_below(start: Path) -> list[str]:
     start = start.resolve()
     if start.is_file():
         return list(broken(start, start.parent))
+    links: list[str] = []
     paths = [*start.rglob("*.html"), *start.rglob("llms.txt")]
-    return [link for path in sorted(paths) for link in broken(path, start)]
+    for path in sorted(paths):
+        links += broken(path, start)
+    return links
+
+
+def main(starts: list[str]) -> int:
+    """Print the broken links of files and folders; the return value is the exit code."""
+    has_broken = False
+    for start in starts:
+        for link in broken_below(Path(start)):
+            print(f"broken link in {link}")
+            has_broken = True
+    return int(has_broken)
 
 
 if __name__ == "__main__":
-    found = [link for start in sys.argv[1:] for link in broken_below(Path(start))]
-    print("\n".join(f"broken link in {link}" for link in found), end="\n" if found else "")
-    sys.exit(bool(found))
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
-"""What a release is checked for once it is built: ``make release`` runs this in an environment of
-its own.
+"""What a release is checked for once it is built: ``make release``.
 
-The wheel is installed as a user would, without any extra, and that environment is looked at.
+It runs in an environment of its own. The wheel is installed as a user would, without any extra, and
+that environment is looked at.
 """
 
 import json
@@ -18,13 +18,12 @@ TOOLS = Path(sys.executable).parent
 PACKAGE = "airflow-provider-fsm"
 CONSTRAINTS = "constraints/airflow.txt"
 UNTYPED = ("providers/common/compat", "sdk/_shared/dagnode", "sdk/_shared/plugins_manager")
-"""Packages of Airflow under folders without ``__init__.py``, into which its ``py.typed`` does not
-reach.
-"""
+"""Packages of Airflow under folders without ``__init__.py``, which its ``py.typed`` misses."""
 
 
 def run(*command: str | Path, **kwargs) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(list(map(str, command)), text=True, cwd=ROOT, check=True, **kwargs)
+    arguments = [str(argument) for argument in command]
+    return subprocess.run(arguments, text=True, cwd=ROOT, check=True, **kwargs)
 
 
 def install() -> None:
@@ -41,16 +40,22 @@ def write_bill_of_materials() -> str:
     bill = DIST / "sbom.cdx.json"
     options = ("--pyproject", "pyproject.toml", "--mc-type", "library", "--output-reproducible")
     run(TOOLS / "cyclonedx-py", "environment", *options, "-o", bill, INSTALLED / "bin" / "python")
-    return f"{bill.relative_to(ROOT)}, {len(json.loads(bill.read_text())['components'])} components"
+    components = json.loads(bill.read_text())["components"]
+    return f"{bill.relative_to(ROOT)}, {len(components)} components"
 
 
 def check_licences() -> str:
     """Check that all that is installed has a licence that pyproject.toml lists."""
-    licences = run(
-        *(TOOLS / "pip-licenses", "--python", INSTALLED / "bin" / "python", "--format", "json"),
-        stdout=subprocess.PIPE,
+    command = (
+        TOOLS / "pip-licenses",
+        "--python",
+        INSTALLED / "bin" / "python",
+        "--format",
+        "json",
     )
-    return f"{len(json.loads(licences.stdout))} packages, all of a licence that is allowed"
+    licences = run(*command, stdout=subprocess.PIPE)
+    packages = json.loads(licences.stdout)
+    return f"{len(packages)} packages, all of a licence that is allowed"
 
 
 def check_types() -> str:
@@ -76,18 +81,17 @@ def check_types() -> str:
     )
     report = json.loads(response.stdout)
     for symbol in report["typeCompleteness"]["symbols"]:
-        if symbol["isExported"] and not symbol["isTypeKnown"]:
-            print(
-                symbol["name"], *(f"  {one['message']}" for one in symbol["diagnostics"]), sep="\n"
-            )
+        is_typed = symbol["isTypeKnown"] or not symbol["isExported"]
+        if not is_typed:
+            print(symbol["name"])
+            for diagnostic in symbol["diagnostics"]:
+                print(f"  {diagnostic['message']}")
     response.check_returncode()
     return f"{report['typeCompleteness']['completenessScore']:.1%} complete"
 
 
 def audit() -> str:
-    """Ask for known vulnerabilities of what is installed, and say how many packages were answered
-    for.
-    """
+    """Ask for known vulnerabilities of what is installed, and say for how many packages."""
     (site_packages,) = INSTALLED.glob("lib/python*/site-packages")
     command = (
         TOOLS / "pip-audit",
@@ -100,17 +104,24 @@ def audit() -> str:
     )
     response = subprocess.run(command, text=True, capture_output=True)
     if not response.stdout:
-        return f"NOT DONE: {response.stderr.strip().splitlines()[-1]}"
-    packages = [
-        one for one in json.loads(response.stdout)["dependencies"] if one["name"] != PACKAGE
-    ]
-    audited = [one for one in packages if "vulns" in one]
-    vulnerable = [one for one in audited if one["vulns"]]
+        last_error = response.stderr.strip().splitlines()[-1]
+        return f"NOT DONE: {last_error}"
+    count = 0
+    audited = 0
+    vulnerable = []
+    for package in json.loads(response.stdout)["dependencies"]:
+        if package["name"] == PACKAGE:
+            continue
+        count += 1
+        if "vulns" in package:
+            audited += 1
+        if package.get("vulns"):
+            vulnerable.append(package)
     if vulnerable:
         sys.exit(f"pip-audit: {json.dumps(vulnerable, indent=2)}")
     if not audited:
-        return f"NOT DONE: pip-audit had no data on any of the {len(packages)} packages"
-    return f"{len(audited)} of {len(packages)} packages audited, no known vulnerability"
+        return f"NOT DONE: pip-audit had no data on any of the {count} packages"
+    return f"{audited} of {count} packages audited, no known vulnerability"
 
 
 def main() -> None:

@@ -1,6 +1,4 @@
-"""A report's page that is hard to show: markup and long words for names, each tone, numbers from 0
-on.
-"""
+"""A report's page that is hard to show: markup and long words for names, each tone, and 0."""
 
 from report_page import Chart, Headline, Page, Table
 
@@ -10,8 +8,11 @@ PAGE = Page(
     title="Fields & values",
     about="As of today.",
     headlines=[
-        Headline(number, tone, tone)
-        for number, tone in enumerate(("good", "notice", "bad", "unknown", "plain"), 1234)
+        Headline(1234, "good", "good"),
+        Headline(1235, "notice", "notice"),
+        Headline(1236, "bad", "bad"),
+        Headline(1237, "unknown", "unknown"),
+        Headline(1238, "plain", "plain"),
     ],
     chart=Chart(
         title="Values",

@@ -10,4 +10,7 @@ ARE_FEW = os.environ.get("FSM_KILLS") == "few"
 
 
 def number_of_kills(number: int) -> int:
-    return max(2, number // 5) if ARE_FEW else number
+    """Give how often to kill where all kills are so many."""
+    if ARE_FEW:
+        return max(2, number // 5)
+    return number

@@ -24,9 +24,8 @@ class Mailbox:
     mails: list[EmailMessage] = field(default_factory=list)
 
     async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:
-        self.mails.append(
-            cast(EmailMessage, message_from_bytes(envelope.content, policy=policy.default))
-        )
+        mail = message_from_bytes(envelope.content, policy=policy.default)
+        self.mails.append(cast(EmailMessage, mail))
         return "250 accepted"
 
 
@@ -38,7 +37,11 @@ def mail_server() -> Iterator[Mailbox]:
         "conn_type": "smtp",
         "host": "127.0.0.1",
         "port": port,
-        "extra": {"from_email": "office@example.com", "disable_ssl": True, "disable_tls": True},
+        "extra": {
+            "from_email": "office@example.com",
+            "disable_ssl": True,
+            "disable_tls": True,
+        },
     }
     mailbox = Mailbox({"AIRFLOW_CONN_SMTP_DEFAULT": json.dumps(connection)})
     controller = Controller(mailbox, hostname="127.0.0.1", port=port)

@@ -1,5 +1,4 @@
-"""What the pages list, made from the code: modules by kind, settings, errors, examples, the API
-reference.
+"""What the pages list, made from the code: modules by kind, errors, examples, API reference.
 
 Kinds and modules are those that Airflow knows (:mod:`fsm_provider.provider_info`), so that nothing
 is listed in two places. The reference is a page per public module, written into ``docs/reference``
@@ -64,38 +63,41 @@ def modules_for(kind: str) -> list[str]:
     entries = get_provider_info().get(kind, [])
     if kind == "extra-links":
         return sorted({dotted.rpartition(".")[0] for dotted in entries})
-    modules = [
-        module
-        for entry in entries
-        for module in entry.get("python-modules", [entry.get("python-module")])
-    ]
+    modules: list[str] = []
+    for entry in entries:
+        if "python-modules" in entry:
+            modules += entry["python-modules"]
+        else:
+            modules.append(entry["python-module"])
     return [*sorted(modules), *MODULES_BESIDE.get(kind, ())]
 
 
 def names_for(module: Any) -> Iterator[tuple[str, Any]]:
     """Give the public classes and functions that a module defines, in its order."""
     for name, thing in vars(module).items():
-        is_ours = getattr(thing, "__module__", "") == module.__name__
-        if (
-            is_ours
-            and not name.startswith("_")
-            and (inspect.isclass(thing) or inspect.isfunction(thing))
-        ):
+        is_defined_here = getattr(thing, "__module__", "") == module.__name__
+        is_listed = inspect.isclass(thing) or inspect.isfunction(thing)
+        if is_defined_here and is_listed and not name.startswith("_"):
             yield name, thing
 
 
 def summary_for(thing: Any) -> str:
     """Give the first sentence of a docstring."""
-    return " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
+    docstring = inspect.getdoc(thing) or ""
+    first_paragraph, _, _ = docstring.partition("\n\n")
+    return " ".join(first_paragraph.split())
 
 
 def classes(kind: str) -> Iterator[str]:
     """List the classes of a kind, each with what it is for."""
     for dotted in modules_for(kind):
         for name, thing in names_for(import_module(dotted)):
-            if name.startswith("Fsm") and not summary_for(thing).startswith("Base of"):
-                summary = plain(summary_for(thing)).partition(": see")[0].removesuffix(".")
-                yield f"* {{py:class}}`~{dotted}.{name}`: {summary}."
+            summary = summary_for(thing)
+            is_base = summary.startswith("Base of")
+            if is_base or not name.startswith("Fsm"):
+                continue
+            text, _, _ = plain(summary).partition(": see")
+            yield f"* {{py:class}}`~{dotted}.{name}`: {text.removesuffix('.')}."
 
 
 def plain(text: str) -> str:
@@ -105,11 +107,14 @@ def plain(text: str) -> str:
 
 def error_classes() -> Iterator[str]:
     """List the errors, and what each means for the task."""
-    yield from ("| error | what it is | Airflow's retries |", "|---|---|---|")
+    yield "| error | what it is | Airflow's retries |"
+    yield "|---|---|---|"
     for name, thing in names_for(errors):
-        if inspect.isclass(thing) and name in api.__all__:
-            retries = "not used" if thing.permanent else "used"
-            yield f"| {{py:class}}`~fsm_provider.api.{name}` | {plain(summary_for(thing))} | {retries} |"
+        if not inspect.isclass(thing) or name not in api.__all__:
+            continue
+        role = f"{{py:class}}`~fsm_provider.api.{name}`"
+        retries = "not used" if thing.permanent else "used"
+        yield f"| {role} | {plain(summary_for(thing))} | {retries} |"
 
 
 def examples() -> Iterator[str]:
@@ -119,21 +124,27 @@ def examples() -> Iterator[str]:
         path = EXAMPLES / f"{name}.py"
         module = ast.parse(path.read_text())
         code_begins = module.body[1].lineno
-        yield from (f"### {path.stem}", "", ast.get_docstring(module) or "", "")
-        yield from (f"<details><summary><code>example_dags/{path.name}</code></summary>", "")
-        yield from (
-            f"```{{literalinclude}} /../example_dags/{path.name}",
-            ":language: python",
-            f":lines: {code_begins}-",
-            "```",
-        )
-        yield from ("", "</details>", "")
+        yield f"### {path.stem}"
+        yield ""
+        yield ast.get_docstring(module) or ""
+        yield ""
+        yield f"<details><summary><code>example_dags/{path.name}</code></summary>"
+        yield ""
+        yield f"```{{literalinclude}} /../example_dags/{path.name}"
+        yield ":language: python"
+        yield f":lines: {code_begins}-"
+        yield "```"
+        yield ""
+        yield "</details>"
+        yield ""
 
 
 def reference(kind: str) -> Iterator[str]:
     """List the pages of a kind's modules."""
-    yield from (".. toctree::", "")
-    yield from (f"   reference/{dotted}" for dotted in modules_for(kind))
+    yield ".. toctree::"
+    yield ""
+    for dotted in modules_for(kind):
+        yield f"   reference/{dotted}"
     yield ""
 
 
@@ -152,36 +163,41 @@ KINDS = (
 def write_reference(_: Sphinx) -> None:
     """Write a page for each public module; a page that is as it should be is left alone."""
     REFERENCE.mkdir(exist_ok=True)
-    pages = {
-        f"{dotted}.rst": "\n".join(page_for(dotted)) + "\n"
-        for kind in (*KINDS, "others", "testing")
-        for dotted in modules_for(kind)
-    }
+    pages: dict[str, str] = {}
+    for kind in (*KINDS, "others", "testing"):
+        for dotted in modules_for(kind):
+            lines = list(page_for(dotted))
+            pages[f"{dotted}.rst"] = "\n".join(lines) + "\n"
     for path in REFERENCE.glob("*.rst"):
         if path.name not in pages:
             path.unlink()
     for name, text in pages.items():
         path = REFERENCE / name
-        if not path.exists() or path.read_text() != text:
+        is_right = path.exists() and path.read_text() == text
+        if not is_right:
             path.write_text(text)
 
 
 def page_for(dotted: str) -> Iterator[str]:
     """Document what a module has for its users, in reStructuredText."""
     module = import_module(dotted)
-    yield from (dotted, "=" * len(dotted), "")
+    yield dotted
+    yield "=" * len(dotted)
+    yield ""
     # A package exports its names, from modules that are nobody's business; a module, all that it
     # defines.
     is_package = hasattr(module, "__path__") and hasattr(module, "__all__")
-    if not is_package:
-        yield from (f".. automodule:: {dotted}", "   :no-members:", "")
+    if is_package:
+        yield f".. module:: {dotted}"
+        yield ""
+        yield inspect.getdoc(module) or ""
+        yield ""
+        names = [(name, getattr(module, name)) for name in module.__all__]
     else:
-        yield from (f".. module:: {dotted}", "", inspect.getdoc(module) or "", "")
-    names = (
-        [(name, getattr(module, name)) for name in module.__all__]
-        if is_package
-        else names_for(module)
-    )
+        yield f".. automodule:: {dotted}"
+        yield "   :no-members:"
+        yield ""
+        names = list(names_for(module))
     for name, thing in names:
         if not inspect.ismodule(thing) and not is_internal(thing):
             yield from documented(dotted, name, thing)
@@ -190,8 +206,9 @@ def page_for(dotted: str) -> Iterator[str]:
 
 
 def is_internal(thing: Any) -> bool:
-    """Return whether a class is there for others to be built on: its arguments are shown with
-    theirs.
+    """Return whether something is nobody's business.
+
+    A class is that others are built on, whose arguments are shown with theirs.
     """
     if not inspect.isclass(thing):
         return getattr(thing, "__name__", "") in FOR_AIRFLOW
@@ -201,63 +218,84 @@ def is_internal(thing: Any) -> bool:
 def documented(module: str, name: str, thing: Any) -> Iterator[str]:
     """Document a class or a function; of a record its fields instead of a long signature."""
     if not callable(thing):
-        yield from (f".. autodata:: {module}.{name}", "   :no-value:", "")
+        yield f".. autodata:: {module}.{name}"
+        yield "   :no-value:"
+        yield ""
         return
     if not inspect.isclass(thing):
-        yield from (f".. autofunction:: {module}.{name}", "")
+        yield f".. autofunction:: {module}.{name}"
+        yield ""
         return
     yield f".. autoclass:: {module}.{name}"
-    if issubclass(thing, BaseModel) or is_typeddict(thing) or hasattr(thing, "_fields"):
-        yield from ("   :no-members:", "", *fields_for(thing), "")
+    is_record = issubclass(thing, BaseModel) or is_typeddict(thing) or hasattr(thing, "_fields")
+    if is_record:
+        yield "   :no-members:"
+        yield ""
+        yield from fields_for(thing)
+        yield ""
         return
+    yield "   :members:"
     # Of the errors each has what their base has; the fake's methods are those of its bases.
-    own = module.startswith(("fsm_provider.api", "fsm_provider.testing")) and not issubclass(
-        thing, Exception
-    )
-    based = [] if thing.__bases__ == (object,) else ["   :show-inheritance:"]
-    yield from ("   :members:", *(["   :inherited-members:"] if own else based), "")
+    is_error = issubclass(thing, Exception)
+    shows_inherited = module.startswith(("fsm_provider.api", "fsm_provider.testing"))
+    if shows_inherited and not is_error:
+        yield "   :inherited-members:"
+    elif thing.__bases__ != (object,):
+        yield "   :show-inheritance:"
+    yield ""
 
 
 def show_public_bases(_: Sphinx, __: str, ___: type, ____: Any, bases: list[Any]) -> None:
     """Show in place of a base that nobody uses by itself what it is based on."""
+    shown: list[Any] = []
+    for base in bases:
+        for public_base in public_bases(base):
+            if public_base not in shown:
+                shown.append(public_base)
+    if shown:
+        bases[:] = shown
 
-    def public(base: Any) -> Iterator[Any]:
-        if getattr(base, "__name__", "").startswith("_") or is_internal(base):
-            for further in base.__bases__:
-                yield from public(further)
-        elif base is not object:
-            yield base
 
-    bases[:] = dict.fromkeys(one for base in bases for one in public(base)) or bases
+def public_bases(base: Any) -> Iterator[Any]:
+    """Give a base, or what it is based on where nobody uses it by itself."""
+    is_private = getattr(base, "__name__", "").startswith("_")
+    if is_private or is_internal(base):
+        for further in base.__bases__:
+            yield from public_bases(further)
+    elif base is not object:
+        yield base
 
 
 def fields_for(record: type) -> Iterator[str]:
-    """Make a table of a record's fields: our name, the service's where there is one, and the type."""
+    """Make a table of a record's fields: our name, that of the service if it has one, the type."""
     annotations: dict[str, Any] = {}
     for owner in reversed(record.__mro__):
         annotations |= vars(owner).get("__annotations__", {})
-    rows = [(name, name, annotations[name]) for name in annotations]
+    yield "   .. list-table::"
+    yield "      :header-rows: 1"
+    yield ""
     if issubclass(record, BaseModel):
-        fields = record.model_fields.items()
-        rows = [(name, field.alias or name, annotations[name]) for name, field in fields]
-    has_aliases = issubclass(record, BaseModel)
-    yield from ("   .. list-table::", "      :header-rows: 1", "")
-    yield from cells("field", *["of the service"] * has_aliases, "type")
-    for name, alias, annotation in rows:
-        texts = (name, *[alias] * has_aliases, plain_type(annotation))
-        yield from cells(*(f"``{text}``" for text in texts))
+        yield from table_row("field", "of the service", "type")
+        for name, field in record.model_fields.items():
+            alias = field.alias or name
+            annotation = plain_type(annotations[name])
+            yield from table_row(f"``{name}``", f"``{alias}``", f"``{annotation}``")
+    else:
+        yield from table_row("field", "type")
+        for name in annotations:
+            annotation = plain_type(annotations[name])
+            yield from table_row(f"``{name}``", f"``{annotation}``")
 
 
-def cells(first: str, *others: str) -> Iterator[str]:
+def table_row(first: str, *others: str) -> Iterator[str]:
     """Make a row of a table."""
     yield f"      * - {first}"
-    yield from (f"        - {text}" for text in others)
+    for text in others:
+        yield f"        - {text}"
 
 
 def plain_type(annotation: Any) -> str:
-    """Give a type as it stands in the code, without names of ours for the types that everybody
-    knows.
-    """
+    """Give a type as it stands in the code, but with the names that everybody knows."""
     if isinstance(annotation, ForwardRef):
         annotation = annotation.__forward_arg__
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
@@ -267,59 +305,95 @@ def plain_type(annotation: Any) -> str:
 
 
 def add_types(_: Sphinx, what: str, __: str, thing: Any, ___: Any, lines: list[str]) -> None:
-    """Add each parameter's type to a docstring, and to a class's what its bases say of its
-    parameters.
+    """Add each parameter's type to a docstring.
+
+    To that of a class is added what its bases say of its parameters.
     """
-    if what not in ("class", "function", "method") or (
-        inspect.isclass(thing) and issubclass(thing, BaseModel)
-    ):
+    is_class = inspect.isclass(thing)
+    if what not in ("class", "function", "method"):
         return
-    known = set(re.findall(r"^:param (\w+):", "\n".join(lines), re.MULTILINE))
-    typed: set[str] = set()
-    try:
-        signature = inspect.signature(thing.__init__ if inspect.isclass(thing) else thing)
-    except (TypeError, ValueError):
-        signature = inspect.Signature()
-    for owner in thing.__mro__ if inspect.isclass(thing) else [thing]:
-        is_ours = owner is not thing and owner.__module__.startswith("fsm_provider")
-        described = dict(parameters_for(inspect.getdoc(owner) or "")) if is_ours else {}
-        for name, parameter in signature.parameters.items():
-            if name in described and name not in known:
-                lines.extend([*described[name], ""])
-                known.add(name)
-            is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-            is_undescribed = (
-                owner is thing and not inspect.isclass(thing) and is_named and name != "self"
-            )
-            if is_undescribed and name not in known and parameter.annotation is not parameter.empty:
-                lines.append(f":param {name}:")
-                known.add(name)
-            if name in known and name not in typed:
-                lines.extend(type_for(name, parameter))
-                typed.add(name)
-    if what != "class" and any(line.startswith((":return:", ":yield:")) for line in lines):
-        returned = inspect.signature(thing).return_annotation
-        if returned is not inspect.Signature.empty:
-            lines.extend([f":rtype: ``{plain_type(returned)}``", ""])
+    if is_class and issubclass(thing, BaseModel):
+        return
+    parameters = parameters_of(thing)
+    described = set(re.findall(r"^:param (\w+):", "\n".join(lines), re.MULTILINE))
+    for name, parameter in parameters.items():
+        if name not in described and not is_class and is_worth_a_line(parameter):
+            lines.append(f":param {name}:")
+            described.add(name)
+        if name in described:
+            lines.extend(type_for(parameter))
+    if is_class:
+        add_descriptions_of_bases(thing, parameters, described, lines)
+    else:
+        add_return_type(thing, lines)
     move_fields_to_the_end(lines)
 
 
-def type_for(name: str, parameter: inspect.Parameter) -> list[str]:
+def parameters_of(thing: Any) -> dict[str, inspect.Parameter]:
+    """Give the parameters of a function, or of the making of a class, by name."""
+    function = thing.__init__ if inspect.isclass(thing) else thing
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return {}
+    return dict(signature.parameters)
+
+
+def is_worth_a_line(parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter that is not described is listed for its type."""
+    is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    has_type = parameter.annotation is not parameter.empty
+    return is_named and has_type and parameter.name != "self"
+
+
+def type_for(parameter: inspect.Parameter) -> list[str]:
     """Make the field of a parameter's type."""
     if parameter.annotation is inspect.Parameter.empty:
         return []
-    return [f":type {name}: ``{plain_type(parameter.annotation)}``"]
+    return [f":type {parameter.name}: ``{plain_type(parameter.annotation)}``"]
 
 
-def parameters_for(docstring: str) -> Iterator[tuple[str, list[str]]]:
+def add_descriptions_of_bases(
+    thing: type,
+    parameters: dict[str, inspect.Parameter],
+    described: set[str],
+    lines: list[str],
+) -> None:
+    """Add what the bases of a class say of its parameters that it does not describe itself."""
+    for base in thing.__mro__[1:]:
+        if not base.__module__.startswith("fsm_provider"):
+            continue
+        fields = dict(parameter_fields(inspect.getdoc(base) or ""))
+        for name, parameter in parameters.items():
+            if name in fields and name not in described:
+                lines.extend([*fields[name], ""])
+                lines.extend(type_for(parameter))
+                described.add(name)
+
+
+def add_return_type(function: Any, lines: list[str]) -> None:
+    """Add the type of what a function returns, where its docstring says what that is."""
+    is_described = any(line.startswith((":return:", ":yield:")) for line in lines)
+    if not is_described:
+        return
+    returned = inspect.signature(function).return_annotation
+    if returned is not inspect.Signature.empty:
+        lines.extend([f":rtype: ``{plain_type(returned)}``", ""])
+
+
+def parameter_fields(docstring: str) -> Iterator[tuple[str, list[str]]]:
     """Give the fields of a docstring's parameters, each with the lines that go on with it."""
-    name, field = "", []
+    name = ""
+    field: list[str] = []
     for line in [*docstring.splitlines(), ""]:
-        if field and (not line.startswith(" ") or not line.strip()):
+        goes_on = line.startswith(" ") and line.strip() != ""
+        if field and not goes_on:
             yield name, field
             field = []
-        if found := re.match(r":param (\w+):", line):
-            name, field = found[1], [line]
+        start = re.match(r":param (\w+):", line)
+        if start:
+            name = start[1]
+            field = [line]
         elif field:
             field.append(line)
 
@@ -327,26 +401,29 @@ def parameters_for(docstring: str) -> Iterator[tuple[str, list[str]]]:
 def move_fields_to_the_end(lines: list[str]) -> None:
     """Let one list of fields end a docstring, so that all parameters stand together."""
     text: list[str] = []
-    fields: list[list[str]] = []
-    in_field = False
+    fields_of_parameters: list[str] = []
+    fields_of_results: list[str] = []
+    part = text
     for line in lines:
-        if re.match(r":(param|type|return|rtype|raises|yield|cvar|ivar)\b", line):
-            fields.append([])
-            in_field = True
-        in_field = in_field and (line.startswith((":", " ")))
-        (fields[-1] if in_field else text).append(line)
-    fields.sort(key=lambda field: field[0].startswith((":return", ":rtype", ":raises", ":yield")))
-    lines[:] = [*text, "", *(line for field in fields for line in field), ""]
+        if re.match(r":(return|rtype|raises|yield)", line):
+            part = fields_of_results
+        elif re.match(r":(param|type|cvar|ivar)\b", line):
+            part = fields_of_parameters
+        elif not line.startswith((":", " ")):
+            part = text
+        part.append(line)
+    lines[:] = [*text, "", *fields_of_parameters, *fields_of_results, ""]
 
 
 def leave_internals_plain(
     _: Sphinx, __: Any, node: nodes.Element, content: nodes.Node
 ) -> nodes.Node | None:
-    """Show a reference to something that is there but has no page as text; a dead one stays a
-    warning.
-    """
+    """Show a reference to something that has no page as text; a dead one stays a warning."""
     target = str(node.get("reftarget", ""))
-    return content if is_there(target) or is_there(f"{node.get('py:module')}.{target}") else None
+    in_its_module = f"{node.get('py:module')}.{target}"
+    if is_there(target) or is_there(in_its_module):
+        return content
+    return None
 
 
 def is_there(dotted: str) -> bool:
@@ -361,8 +438,9 @@ def is_there(dotted: str) -> bool:
 
 
 def is_module(dotted: str) -> bool:
-    """Return whether there is a module, which may need what the pages are built without, such as
-    pytest.
+    """Return whether there is a module.
+
+    It may need what the pages are built without, such as pytest.
     """
     try:
         return find_spec(dotted) is not None
@@ -371,22 +449,35 @@ def is_module(dotted: str) -> bool:
 
 
 def write_llms_txt(app: Sphinx, error: Exception | None) -> None:
-    """Write ``llms.txt``: each page with its title and its first sentence, in the order of the
-    contents.
-    """
+    """Write ``llms.txt``: title and first sentence of each page, in the order of the contents."""
     if error or app.builder.name != "html":
         return
-    lines = [f"# {app.config.project}", "", f"> {SUMMARY}", "", "## Pages", ""]
-    for page in app.env.toctree_includes["index"]:
-        document = app.env.get_doctree(page)
-        first = next(document.findall(nodes.paragraph), None)
-        sentence = re.split(r"(?<=\.) ", first.astext().replace("\n", " "))[0] if first else ""
-        lines.append(f"- [{app.env.titles[page].astext()}]({page}.html): {sentence}")
-    lines += ["", "## API reference", ""]
-    lines += [
-        f"- [{path.stem}](reference/{path.stem}.html)" for path in sorted(REFERENCE.glob("*.rst"))
+    lines = [
+        f"# {app.config.project}",
+        "",
+        f"> {SUMMARY}",
+        "",
+        "## Pages",
+        "",
     ]
+    for page in app.env.toctree_includes["index"]:
+        title = app.env.titles[page].astext()
+        sentence = first_sentence(app.env.get_doctree(page))
+        lines.append(f"- [{title}]({page}.html): {sentence}")
+    lines += ["", "## API reference", ""]
+    for path in sorted(REFERENCE.glob("*.rst")):
+        module = path.stem
+        lines.append(f"- [{module}](reference/{module}.html)")
     (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n")
+
+
+def first_sentence(document: nodes.document) -> str:
+    """Give the first sentence of a page; nothing if it has no paragraph."""
+    for paragraph in document.findall(nodes.paragraph):
+        text = paragraph.astext().replace("\n", " ")
+        sentence, *_ = re.split(r"(?<=\.) ", text)
+        return str(sentence)
+    return ""
 
 
 def directive(make: Callable[..., Iterable[str]]) -> type[SphinxDirective]:
@@ -396,22 +487,18 @@ def directive(make: Callable[..., Iterable[str]]) -> type[SphinxDirective]:
         optional_arguments = 1
 
         def run(self) -> list[nodes.Node]:
-            return self.parse_text_to_nodes(
-                "\n".join(make(*self.arguments)), allow_section_headings=True
-            )
+            lines = make(*self.arguments)
+            return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
     return Listing
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
-    for name, make in {
-        "fsm-classes": classes,
-        "fsm-errors": error_classes,
-        "fsm-examples": examples,
-        "fsm-reference": reference,
-    }.items():
-        app.add_directive(name, directive(make))
+    app.add_directive("fsm-classes", directive(classes))
+    app.add_directive("fsm-errors", directive(error_classes))
+    app.add_directive("fsm-examples", directive(examples))
+    app.add_directive("fsm-reference", directive(reference))
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-process-docstring", add_types)
     app.connect("autodoc-process-bases", show_public_bases)

@@ -1,1 +1,1 @@
-"""What listing, creating and importing cost beside other clients: ``python -m tests.benchmarks``."""
+"""What the provider costs beside other clients: ``python -m tests.benchmarks``."""

@@ -19,8 +19,9 @@ from tests.benchmarks.server import running_service
 from tests.processes import end_on_signals
 
 USUAL_CASES = ("listing", "jobs", "imports", "memory", "walk")
-CASES = (*USUAL_CASES, "bulk", "deliveries", "ledger", "exports", "waiting")
-"""The last five take minutes a round: they are measured only where ``--only`` names them."""
+SLOW_CASES = ("bulk", "deliveries", "ledger", "exports", "waiting")
+"""These take minutes a round: they are measured only where ``--only`` names them."""
+CASES = (*USUAL_CASES, *SLOW_CASES)
 
 
 def main() -> int:
@@ -29,7 +30,8 @@ def main() -> int:
     end_on_signals()
     try:
         if options.results:
-            outcome = report.merged([json.loads(file.read_text()) for file in options.results])
+            outcomes = [json.loads(file.read_text()) for file in options.results]
+            outcome = report.merged(outcomes)
         else:
             outcome = _measure(options)
     except BenchmarkError as error:
@@ -43,15 +45,16 @@ def main() -> int:
 
 def _measure(options: argparse.Namespace) -> report.Report:
     extent = QUICK if options.quick else Extent()
-    rounds = options.rounds or (1 if options.quick else 5)
+    usual_rounds = 1 if options.quick else 5
+    rounds = options.rounds or usual_rounds
     chance = random.Random(options.seed)
-    outcome = report.surroundings() | {
-        "runs": [report.describe_run(rounds, options.seed)],
-        "rows": [],
-    }
+    outcome = report.surroundings()
+    outcome["runs"] = [report.describe_run(rounds, options.seed)]
+    outcome["rows"] = []
     print(f"seed {options.seed}", flush=True)
     pages = max(extent.exports) if "exports" in options.only else max(extent.sizes)
-    with running_service(pages, max(extent.jobs, extent.rows)) as service:
+    jobs = max(extent.jobs, extent.rows)
+    with running_service(pages, jobs) as service:
         for name in options.only:
             case = import_module(f"tests.benchmarks.{name}")
             measured = run_rounds(name, case.tasks(extent, service.port), rounds, chance)
@@ -66,7 +69,9 @@ def _measure(options: argparse.Namespace) -> report.Report:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument(
-        "--rounds", type=int, help="rounds of each case (default: 5; with --quick 1)"
+        "--rounds",
+        type=int,
+        help="rounds of each case (default: 5; with --quick 1)",
     )
     parser.add_argument(
         "--only",
@@ -75,16 +80,28 @@ def _options() -> argparse.Namespace:
         metavar="NAMES",
         help=f"some of {','.join(CASES)} (default: {','.join(USUAL_CASES)})",
     )
-    parser.add_argument("--quick", action="store_true", help="little work: to see that it runs")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="little work: to see that it runs",
+    )
     parser.add_argument(
         "--seed",
         type=int,
         default=random.randrange(10**6),
         help="seed for the order of the processes",
     )
-    parser.add_argument("--json", type=Path, default=Path("build/bench.json"), metavar="FILE")
     parser.add_argument(
-        "--docs", type=Path, metavar="FILE", help="write the results into this document too"
+        "--json",
+        type=Path,
+        default=Path("build/bench.json"),
+        metavar="FILE",
+    )
+    parser.add_argument(
+        "--docs",
+        type=Path,
+        metavar="FILE",
+        help="write the results into this document too",
     )
     parser.add_argument(
         "--results",
@@ -98,10 +115,10 @@ def _options() -> argparse.Namespace:
 
 def _names(text: str) -> list[str]:
     names = text.split(",")
-    if unknown := set(names) - set(CASES):
-        raise argparse.ArgumentTypeError(
-            f"{', '.join(sorted(unknown))}: not one of {', '.join(CASES)}"
-        )
+    unknown = sorted(set(names) - set(CASES))
+    if unknown:
+        error = f"{', '.join(unknown)}: not one of {', '.join(CASES)}"
+        raise argparse.ArgumentTypeError(error)
     return names
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks
+from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks, values_of
 from tests.benchmarks.server import TOKEN, Service
 from tests.distributed.backends import postgresql
 from tests.system.local_airflow import LocalAirflow
@@ -32,21 +32,25 @@ def tasks(extent: Extent, port: int) -> Tasks:
 
 def measure(port: int, count: int) -> dict[str, float]:
     """Create so many jobs in each way, one after the other; give the seconds that the task took."""
-    fsm = {"conn_type": "fsm", "host": Service(port).url(0, 0, _LATENCY_MS), "password": TOKEN}
+    fsm = {
+        "conn_type": "fsm",
+        "host": Service(port).url(0, 0, _LATENCY_MS),
+        "password": TOKEN,
+    }
+    with_sqlite = {**fsm, "extra": {"state_conn_id": "sqlite"}}
+    with_postgresql = {**fsm, "extra": {"state_conn_id": "postgresql"}}
+    dags = Path(__file__).with_name("dags")
     # PostgreSQL waits for its disk.
     with TemporaryDirectory(prefix="fsm-bench-") as home, postgresql(sync=True) as url:
+        sqlite = {"conn_type": "sqlite", "host": f"{home}/ledger.db"}
         env = {
-            "AIRFLOW_CONN_SQLITE": json.dumps({"conn_type": "sqlite", "host": f"{home}/ledger.db"}),
+            "AIRFLOW_CONN_SQLITE": json.dumps(sqlite),
             "AIRFLOW_CONN_POSTGRESQL": f"postgres://{url}",
             "AIRFLOW_CONN_FSM_BENCH": json.dumps(fsm),
-            "AIRFLOW_CONN_FSM_BENCH_SQLITE": json.dumps(
-                {**fsm, "extra": {"state_conn_id": "sqlite"}}
-            ),
-            "AIRFLOW_CONN_FSM_BENCH_POSTGRESQL": json.dumps(
-                {**fsm, "extra": {"state_conn_id": "postgresql"}}
-            ),
+            "AIRFLOW_CONN_FSM_BENCH_SQLITE": json.dumps(with_sqlite),
+            "AIRFLOW_CONN_FSM_BENCH_POSTGRESQL": json.dumps(with_postgresql),
         }
-        with LocalAirflow(Path(__file__).with_name("dags"), Path(home) / "airflow", env) as airflow:
+        with LocalAirflow(dags, Path(home) / "airflow", env) as airflow:
             return {dag_id: _seconds(airflow, dag_id, count) for dag_id in _LABELS}
 
 
@@ -61,13 +65,10 @@ def _seconds(airflow: LocalAirflow, dag_id: str, count: int) -> float:
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     section = f"{extent.jobs:,} jobs of {_LATENCY_MS} ms, {_AT_ONCE} at once, in one task"
     limit = extent.jobs * _LATENCY_MS / 1000 / _AT_ONCE
-    return [
-        Row(
-            section,
-            f"{label} / (jobs x latency / at once)",
-            "x",
-            [one["airflow"][dag_id] / limit for one in rounds],
-            _GOALS[dag_id],
-        )
-        for dag_id, label in _LABELS.items()
-    ]
+    table: list[Row] = []
+    for dag_id, label in _LABELS.items():
+        seconds = values_of(rounds, "airflow", dag_id)
+        times_limit = [value / limit for value in seconds]
+        what = f"{label} / (jobs x latency / at once)"
+        table.append(Row(section, what, "x", times_limit, _GOALS[dag_id]))
+    return table

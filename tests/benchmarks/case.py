@@ -26,12 +26,12 @@ class BenchmarkError(Exception):
 
 
 def least_cpu(run: Callable[[], object], times: int = 3) -> float:
-    """Give the CPU seconds of the quietest of some runs: what else the machine does only adds to
-    them.
+    """Give the CPU seconds of the quietest of some runs.
 
-    Each run is a turn of its own, as a machine is faster in one minute than in the next.
+    What else the machine does only adds to them. Each run is a turn of its own, as a machine is
+    faster in one minute than in the next.
     """
-    taken = []
+    taken: list[float] = []
     for _ in range(times):
         print(WAITS, flush=True)
         input()
@@ -39,6 +39,19 @@ def least_cpu(run: Callable[[], object], times: int = 3) -> float:
         run()
         taken.append(time.process_time() - start)
     return min(taken)
+
+
+def values_of(rounds: Sequence[Round], task: str, name: str = "") -> list[float]:
+    """Give what a task has measured in each round; of several figures, that of a name."""
+    measured = [each[task] for each in rounds]
+    if not name:
+        return measured
+    return [figures[name] for figures in measured]
+
+
+def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """Divide the values of each round."""
+    return [dividend / divisor for dividend, divisor in zip(over, under, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +96,11 @@ class Goal:
     never_above: float | None = None
 
     def is_met_by(self, values: Sequence[float]) -> bool:
-        return (
-            (self.at_most is None or median(values) <= self.at_most)
-            and (self.at_least is None or median(values) >= self.at_least)
-            and (self.never_above is None or max(values) <= self.never_above)
-        )
+        if self.at_most is not None and median(values) > self.at_most:
+            return False
+        if self.at_least is not None and median(values) < self.at_least:
+            return False
+        return self.never_above is None or max(values) <= self.never_above
 
     def __str__(self) -> str:
         if self.at_least is not None:

@@ -74,9 +74,8 @@ def create_by_session(base_url: str, payloads: Payloads) -> Iterator[int]:
     with requests.Session() as session:
         session.headers.update(AUTHORISATION | {"X-API-VERSION": "2.0"})
         for property_id, payload in payloads:
-            response = session.post(
-                f"{base_url}/properties/{property_id}/jobs", json=payload, timeout=30
-            )
+            url = f"{base_url}/properties/{property_id}/jobs"
+            response = session.post(url, json=payload, timeout=30)
             response.raise_for_status()
             yield response.json()["id"]
 
@@ -103,15 +102,13 @@ def create_by_hook(base_url: str, payloads: Payloads) -> Iterator[int]:
     hook = HttpHook(method="POST", http_conn_id="bench")
     headers = AUTHORISATION | {"X-API-VERSION": "2.0", "Content-Type": "application/json"}
     for property_id, payload in payloads:
-        response = hook.run(
-            f"properties/{property_id}/jobs", data=json.dumps(payload), headers=headers
-        )
+        endpoint = f"properties/{property_id}/jobs"
+        response = hook.run(endpoint, data=json.dumps(payload), headers=headers)
         yield response.json()["id"]
 
 
 def list_by_operator(base_url: str) -> list[dict[str, Any]]:
-    """List with ``HttpOperator``, which keeps every response and returns one value: it cannot
-    stream.
+    """List with ``HttpOperator``, which cannot stream: it keeps all responses for one value.
 
     ``execute_sync`` is what its ``execute`` runs; the latter refuses to run outside of a task.
     """
@@ -149,7 +146,8 @@ def create_by_operator(base_url: str, payloads: Payloads) -> Iterator[int]:
         response_filter=lambda response: response.json()["id"],
     )
     for property_id, payload in payloads:
-        operator.endpoint, operator.data = f"properties/{property_id}/jobs", json.dumps(payload)
+        operator.endpoint = f"properties/{property_id}/jobs"
+        operator.data = json.dumps(payload)
         yield operator.execute_sync({})
 
 
@@ -158,12 +156,14 @@ def list_by_dlt(base_url: str) -> Iterator[dict[str, Any]]:
     from dlt.sources.helpers.rest_client.client import RESTClient
     from dlt.sources.helpers.rest_client.paginators import JSONResponseCursorPaginator
 
+    paginator = JSONResponseCursorPaginator(
+        cursor_path="pagination.nextCursor",
+        cursor_param="cursor",
+    )
     client = RESTClient(
         base_url=base_url,
         auth=BearerTokenAuth(TOKEN),
-        paginator=JSONResponseCursorPaginator(
-            cursor_path="pagination.nextCursor", cursor_param="cursor"
-        ),
+        paginator=paginator,
         data_selector="data",
     )
     for page in client.paginate("/forms"):

@@ -6,9 +6,9 @@ import base64
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,7 +16,7 @@ import requests
 from sqlalchemy import create_engine, text
 
 from fsm_provider.testing.delivering import standard_webhooks
-from tests.benchmarks.case import BenchmarkError, Extent, Round, Row, Tasks
+from tests.benchmarks.case import BenchmarkError, Extent, Round, Row, Tasks, values_of
 from tests.distributed.backends import postgresql
 from tests.system.local_airflow import LocalAirflow
 
@@ -25,7 +25,9 @@ _THREADS = 32
 _ATTEMPTS = 20
 _REPEATED = 20
 """Each delivery of this number is sent again although it was accepted, as senders do."""
-_TOKEN, _SECRET = "t" * 43, "whsec_" + base64.b64encode(bytes(24)).decode()
+_TOKEN = "t" * 43
+_SECRET = "whsec_" + base64.b64encode(bytes(24)).decode()
+_BACKENDS = ("SQLite", "PostgreSQL")
 _VARIABLES = {
     "fsm_webhooks": {"endpoints": {"fsm_default/jobs": {"signature": "standard-webhooks"}}},
     "fsm_webhook_secret_tokens_fsm_default_jobs": [_TOKEN],
@@ -34,22 +36,26 @@ _VARIABLES = {
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    return {
-        backend: {"backend": backend, "count": extent.deliveries}
-        for backend in ("SQLite", "PostgreSQL")
-    }
+    return {backend: {"backend": backend, "count": extent.deliveries} for backend in _BACKENDS}
+
+
+@contextmanager
+def _database(backend: str, home: str) -> Iterator[str]:
+    """Give the URL of Airflow's database."""
+    if backend == "SQLite":
+        yield f"sqlite:///{home}/airflow/airflow.db"
+        return
+    with postgresql(sync=True) as server:
+        yield f"postgresql+psycopg2://{server}"
 
 
 def measure(backend: str, count: int) -> dict[str, float]:
-    """Deliver so many; give the share that was asked to retry, and the p99 of seconds until a 200."""
-    with (
-        TemporaryDirectory(prefix="fsm-bench-") as home,
-        postgresql(sync=True) if backend == "PostgreSQL" else nullcontext() as server,
-    ):
-        url = (
-            f"postgresql+psycopg2://{server}" if server else f"sqlite:///{home}/airflow/airflow.db"
-        )
-        env = {"AIRFLOW__API__WORKERS": "2", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url}
+    """Deliver so many; give the share asked to retry, and the p99 of seconds until a 200."""
+    with TemporaryDirectory(prefix="fsm-bench-") as home, _database(backend, home) as url:
+        env = {
+            "AIRFLOW__API__WORKERS": "2",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": url,
+        }
         dags = Path(__file__).with_name("dags")
         with LocalAirflow(dags, Path(home, "airflow"), env) as airflow:
             for name, value in _VARIABLES.items():
@@ -60,17 +66,27 @@ def measure(backend: str, count: int) -> dict[str, float]:
             with ThreadPoolExecutor(_THREADS) as threads:
                 at = [start + number / A_SECOND for number in range(count)]
                 taken = sorted(threads.map(sender.deliver, range(1, count + 1), at))
-        engine = create_engine(url)
-        with engine.connect() as connection:
-            extras = connection.execute(text("SELECT extra FROM asset_event")).scalars()
-            events = Counter(
-                json.loads(one)["id"] if isinstance(one, str) else one["id"] for one in extras
-            )
-        engine.dispose()
-    lost, twice = count + 1 - len(events), sum(number > 1 for number in events.values())
+        events = _events_by_job(url)
+    lost = count + 1 - len(events)
+    twice = sum(number > 1 for number in events.values())
     if lost or twice:
         raise BenchmarkError(f"{backend}: of {count} deliveries {lost} lost, {twice} twice")
-    return {"retried": sender.retried / count, "p99": taken[int(count * 0.99)]}
+    return {
+        "retried": sender.retried / count,
+        "p99": taken[int(count * 0.99)],
+    }
+
+
+def _events_by_job(database: str) -> Counter[int]:
+    engine = create_engine(database)
+    events: Counter[int] = Counter()
+    with engine.connect() as connection:
+        for extra in connection.execute(text("SELECT extra FROM asset_event")).scalars():
+            # SQLite gives it as text.
+            event = json.loads(extra) if isinstance(extra, str) else extra
+            events[event["id"]] += 1
+    engine.dispose()
+    return events
 
 
 class _Sender:
@@ -109,25 +125,16 @@ class _Sender:
     def _post(self, number: int) -> int:
         body = json.dumps({"type": "jobs.created", "data": {"id": number}}).encode()
         headers = standard_webhooks(_SECRET, f"msg_{number}", int(time.time()), body)
-        return self._session.post(self._url, data=body, headers=headers, timeout=30).status_code
+        response = self._session.post(self._url, data=body, headers=headers, timeout=30)
+        return response.status_code
 
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
-    return [
-        row
-        for backend in tasks(extent, 0)
-        for section in [
-            f"{extent.deliveries:,} deliveries, {A_SECOND} a second, two workers, {backend}"
-        ]
-        for row in (
-            Row(
-                section, "asked to retry, %", "%", [100 * one[backend]["retried"] for one in rounds]
-            ),
-            Row(
-                section,
-                "until it is accepted, p99",
-                "s",
-                [one[backend]["p99"] for one in rounds],
-            ),
-        )
-    ]
+    table: list[Row] = []
+    for backend in _BACKENDS:
+        section = f"{extent.deliveries:,} deliveries, {A_SECOND} a second, two workers, {backend}"
+        retried = [100 * share for share in values_of(rounds, backend, "retried")]
+        seconds = values_of(rounds, backend, "p99")
+        table.append(Row(section, "asked to retry, %", "%", retried))
+        table.append(Row(section, "until it is accepted, p99", "s", seconds))
+    return table

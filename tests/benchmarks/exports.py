@@ -1,4 +1,4 @@
-"""CPU and memory of exporting a listing as files, against dlt and a script of requests and pandas."""
+"""CPU and memory of exporting a listing as files, against dlt and a script with pandas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gzip
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import get_context
@@ -16,7 +16,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks
+from tests.benchmarks.case import (
+    BenchmarkError,
+    Extent,
+    Goal,
+    Round,
+    Row,
+    Tasks,
+    ratios,
+    values_of,
+)
 from tests.benchmarks.clients import connect, hide_simplejson, list_by_session
 from tests.benchmarks.memory import resident_mib, set_peak_back
 from tests.benchmarks.pages import FORMS_PER_PAGE, sum_of_form_ids
@@ -26,47 +35,49 @@ Export = Callable[[str, str, str], Any]
 """Given the base URL, a folder or bucket, and the format."""
 
 _FORMATS = ("jsonl", "csv", "parquet")
-_OURS, _DLT, _SCRIPT = (
-    "FsmFormsToObjectStorageOperator",
-    "dlt, rest_api to filesystem",
-    "requests and pandas",
-)
+_OURS = "FsmFormsToObjectStorageOperator"
+_DLT = "dlt, rest_api to filesystem"
+_SCRIPT = "requests and pandas"
 _S3 = f"{_OURS}, to S3"
 _GOALS = {_DLT: Goal(at_most=0.4), _SCRIPT: Goal(at_most=1.0)}
 _MEMORY = Goal(at_most=150)
 _MOST_OF_OTHERS = 1000
-"""Pages, up to which all are measured in both orders: with more, a round would take half an hour.
-"""
+"""Pages, up to which all are measured in both orders: more would take half an hour a round."""
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    runs = [
-        (exporter, pages, format, shuffled)
-        for pages in extent.exports
-        for shuffled in (False, True)
-        for exporter in _exporters(pages, shuffled)
-        for format in _FORMATS
-    ]
-    return {_key(*run): {"port": port, "run": run} for run in runs}
+    wanted: Tasks = {}
+    for pages in extent.exports:
+        for shuffled in (False, True):
+            for exporter in _exporters(pages, shuffled):
+                for format in _FORMATS:
+                    run = (exporter, pages, format, shuffled)
+                    wanted[_key(*run)] = {"port": port, "run": run}
+    return wanted
 
 
 def _exporters(pages: int, shuffled: bool) -> list[str]:
     if pages <= _MOST_OF_OTHERS:
         return [_OURS, _DLT, _SCRIPT]
-    return [] if shuffled else [_OURS, _SCRIPT, _S3]
+    if shuffled:
+        return []
+    return [_OURS, _SCRIPT, _S3]
 
 
 def _key(exporter: str, pages: int, format: str, shuffled: bool) -> str:
-    return f"{exporter}, {pages} pages{' in no order' if shuffled else ''} to {format}"
+    order = " in no order" if shuffled else ""
+    return f"{exporter}, {pages} pages{order} to {format}"
 
 
 def measure(port: int, run: tuple[str, int, str, bool]) -> dict[str, float]:
-    """Export so many pages: CPU seconds, and the peak of memory above the start in MiB, imports
-    apart.
+    """Export so many pages: give CPU seconds, and the peak of memory above the start in MiB.
+
+    Imports are measured in neither.
     """
     exporter, pages, format, shuffled = run
-    export, service = _EXPORTERS[exporter](), Service(port)
-    base_url = service.url(0, pages, kind="shuffled" if shuffled else "pages")
+    export = _EXPORTERS[exporter]()
+    kind = "shuffled" if shuffled else "pages"
+    base_url = Service(port).url(0, pages, kind=kind)
     with (
         TemporaryDirectory(prefix="fsm-bench-") as folder,
         _destination(exporter, folder) as destination,
@@ -79,15 +90,16 @@ def measure(port: int, run: tuple[str, int, str, bool]) -> dict[str, float]:
             import_module("pyarrow.parquet")
             import_module("pandas")  # pyarrow.array does, where it is installed
         gc.collect()
-        before, start = sum(os.times()[:4]), set_peak_back()
+        cpu_before = sum(os.times()[:4])
+        memory_before = set_peak_back()
         export(base_url, destination, format)
-        cpu, peak = sum(os.times()[:4]) - before, resident_mib("VmHWM") - start
+        cpu = sum(os.times()[:4]) - cpu_before
+        memory = resident_mib("VmHWM") - memory_before
         if exporter == _S3:
-            ObjectStoragePath(f"{destination}/forms.{format}").copy(
-                Path(folder, f"forms.{format}").as_uri()
-            )
+            local = Path(folder, f"forms.{format}").as_uri()
+            ObjectStoragePath(f"{destination}/forms.{format}").copy(local)
         _check(Path(folder), format, pages)
-    return {"cpu": cpu, "memory": peak}
+    return {"cpu": cpu, "memory": memory}
 
 
 @contextmanager
@@ -96,10 +108,10 @@ def _destination(exporter: str, folder: str) -> Iterator[str]:
         yield folder
         return
     spawn = get_context("spawn")  # an S3 whose memory is its own
-    ours, its = spawn.Pipe()
-    server = spawn.Process(target=_serve_s3, args=(its,))
+    our_end, its_end = spawn.Pipe()
+    server = spawn.Process(target=_serve_s3, args=(its_end,))
     server.start()
-    environment, bucket = ours.recv()
+    environment, bucket = our_end.recv()
     os.environ.update(environment)
     try:
         yield f"s3://{bucket}"
@@ -117,12 +129,16 @@ def _serve_s3(connection: Any) -> None:
 
 
 def _check(folder: Path, format: str, pages: int) -> None:
-    files = [
-        file for file in folder.rglob(f"*.{format}*") if "_dlt" not in str(file.relative_to(folder))
-    ]
-    found = [identifier for file in files for identifier in _identifiers(file, format)]
-    if (len(found), sum(found)) != (pages * FORMS_PER_PAGE, sum_of_form_ids(0, pages)):
-        raise BenchmarkError(f"{len(found)} forms were exported to {[file.name for file in files]}")
+    names: list[str] = []
+    form_ids: list[int] = []
+    for file in folder.rglob(f"*.{format}*"):
+        is_of_dlt = "_dlt" in str(file.relative_to(folder))
+        if not is_of_dlt:
+            names.append(file.name)
+            form_ids += _identifiers(file, format)
+    are_all = len(form_ids) == pages * FORMS_PER_PAGE
+    if not are_all or sum(form_ids) != sum_of_form_ids(0, pages):
+        raise BenchmarkError(f"{len(form_ids)} forms were exported to {names}")
 
 
 def _identifiers(file: Path, format: str) -> list[int]:
@@ -130,10 +146,17 @@ def _identifiers(file: Path, format: str) -> list[int]:
 
     if format == "parquet":
         return parquet.read_table(file, columns=["id"])["id"].to_pylist()
-    with gzip.open(file, "rt") if file.suffix == ".gz" else file.open() as lines:
-        if format == "jsonl":
-            return [json.loads(line)["id"] for line in lines]
-        return [int(row["id"]) for row in csv.DictReader(lines)]
+    if file.suffix == ".gz":
+        with gzip.open(file, "rt") as lines:
+            return _identifiers_in_text(lines, format)
+    with file.open() as lines:
+        return _identifiers_in_text(lines, format)
+
+
+def _identifiers_in_text(lines: Iterable[str], format: str) -> list[int]:
+    if format == "jsonl":
+        return [json.loads(line)["id"] for line in lines]
+    return [int(row["id"]) for row in csv.DictReader(lines)]
 
 
 def _ours() -> Export:
@@ -145,7 +168,9 @@ def _ours() -> Export:
     def export(base_url: str, folder: str, format: str) -> None:
         connect("fsm", base_url)
         operator = FsmFormsToObjectStorageOperator(
-            task_id="export", fsm_conn_id="bench", destination=f"{folder}/forms.{format}"
+            task_id="export",
+            fsm_conn_id="bench",
+            destination=f"{folder}/forms.{format}",
         )
         operator.execute({"ti": TaskInstance()})
 
@@ -163,15 +188,16 @@ def _dlt() -> Export:
             "cursor_path": "pagination.nextCursor",
             "cursor_param": "cursor",
         }
-        authorisation = {"type": "bearer", "token": TOKEN}
-        source = rest_api_source(
-            {
-                "client": {"base_url": base_url, "auth": authorisation, "paginator": paginator},
-                "resources": [
-                    {"name": "forms", "endpoint": {"path": "forms", "data_selector": "data"}}
-                ],
-            }
-        )
+        client = {
+            "base_url": base_url,
+            "auth": {"type": "bearer", "token": TOKEN},
+            "paginator": paginator,
+        }
+        forms = {
+            "name": "forms",
+            "endpoint": {"path": "forms", "data_selector": "data"},
+        }
+        source = rest_api_source({"client": client, "resources": [forms]})
         pipeline = dlt.pipeline(
             "bench",
             destination=filesystem(bucket_url=Path(folder).as_uri()),
@@ -204,47 +230,43 @@ def _pandas() -> Export:
     return export
 
 
-_EXPORTERS = {_OURS: _ours, _S3: _ours, _DLT: _dlt, _SCRIPT: _pandas}
+_EXPORTERS = {
+    _OURS: _ours,
+    _S3: _ours,
+    _DLT: _dlt,
+    _SCRIPT: _pandas,
+}
 
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
-    most = extent.exports[-1]
-    return [
-        *(
-            row
-            for pages in extent.exports
-            for format in _FORMATS
-            for shuffled in (False, True)
-            for row in _rows_of(rounds, pages, format, shuffled)
-        ),
-        *(
-            Row(
-                f"{most * FORMS_PER_PAGE:,} forms, peak memory above start",
-                f"{exporter}, {format}",
-                "MiB",
-                [one[_key(exporter, most, format, False)]["memory"] for one in rounds],
-                None if exporter == _SCRIPT else _MEMORY,
-            )
-            for exporter in _exporters(most, False)
-            for format in _FORMATS
-        ),
-    ]
+    table: list[Row] = []
+    for pages in extent.exports:
+        for format in _FORMATS:
+            for shuffled in (False, True):
+                table += _rows_of_cpu(rounds, pages, format, shuffled)
+    return table + _rows_of_memory(rounds, extent.exports[-1])
 
 
-def _rows_of(rounds: Sequence[Round], pages: int, format: str, shuffled: bool) -> list[Row]:
-    section = f"{pages * FORMS_PER_PAGE:,} forms{' in no order' if shuffled else ''} to {format}"
+def _rows_of_cpu(rounds: Sequence[Round], pages: int, format: str, shuffled: bool) -> list[Row]:
+    order = " in no order" if shuffled else ""
+    section = f"{pages * FORMS_PER_PAGE:,} forms{order} to {format}"
+    table: list[Row] = []
+    for other, goal in _GOALS.items():
+        if other not in _exporters(pages, shuffled):
+            continue
+        ours = values_of(rounds, _key(_OURS, pages, format, shuffled), "cpu")
+        theirs = values_of(rounds, _key(other, pages, format, shuffled), "cpu")
+        what = f"{_OURS} / {other}, CPU"
+        table.append(Row(section, what, "x", ratios(ours, theirs), goal))
+    return table
 
-    def cpu(exporter: str) -> list[float]:
-        return [one[_key(exporter, pages, format, shuffled)]["cpu"] for one in rounds]
 
-    return [
-        Row(
-            section,
-            f"{_OURS} / {other}, CPU",
-            "x",
-            [ours / theirs for ours, theirs in zip(cpu(_OURS), cpu(other), strict=True)],
-            goal,
-        )
-        for other, goal in _GOALS.items()
-        if other in _exporters(pages, shuffled)
-    ]
+def _rows_of_memory(rounds: Sequence[Round], pages: int) -> list[Row]:
+    section = f"{pages * FORMS_PER_PAGE:,} forms, peak memory above start"
+    table: list[Row] = []
+    for exporter in _exporters(pages, False):
+        goal = None if exporter == _SCRIPT else _MEMORY
+        for format in _FORMATS:
+            memory = values_of(rounds, _key(exporter, pages, format, False), "memory")
+            table.append(Row(section, f"{exporter}, {format}", "MiB", memory, goal))
+    return table

@@ -8,21 +8,29 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from tests.benchmarks.case import Extent, Goal, Round, Row, Tasks
+from tests.benchmarks.case import Extent, Goal, Round, Row, Tasks, ratios, values_of
 from tests.benchmarks.clients import hide_simplejson
 
 _PACKAGE = Path(__file__).parents[2] / "fsm_provider"
 _HOOK = "fsm_provider.hooks.fsm"
 _PEER = "requests"
+
+
+def _modules_of(folder: str) -> list[str]:
+    files = sorted((_PACKAGE / folder).glob("[!_]*.py"))
+    return [f"fsm_provider.{folder}.{file.stem}" for file in files]
+
+
 _IN_DAG_FILES = [
-    f"fsm_provider.{folder}.{file.stem}"
-    for folder in ("operators", "sensors", "triggers")
-    for file in sorted((_PACKAGE / folder).glob("[!_]*.py"))
+    *_modules_of("operators"),
+    *_modules_of("sensors"),
+    *_modules_of("triggers"),
 ]
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    return {module: {"module": module} for module in (*_IN_DAG_FILES, _HOOK, _PEER)}
+    modules = (*_IN_DAG_FILES, _HOOK, _PEER)
+    return {module: {"module": module} for module in modules}
 
 
 def measure(module: str) -> float:
@@ -39,13 +47,10 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     section = "import over airflow.sdk"
     slowest = [max(measured[module] for module in _IN_DAG_FILES) for measured in rounds]
     what = f"the slowest of {len(_IN_DAG_FILES)} modules of operators, sensors and triggers"
+    hook = values_of(rounds, _HOOK)
+    peer = values_of(rounds, _PEER)
     return [
         Row(section, what, "ms", slowest, Goal(at_most=10)),
-        Row(section, _HOOK, "ms", [measured[_HOOK] for measured in rounds], Goal(at_most=50)),
-        Row(
-            section,
-            f"{_HOOK} / {_PEER}",
-            "x",
-            [measured[_HOOK] / measured[_PEER] for measured in rounds],
-        ),
+        Row(section, _HOOK, "ms", hook, Goal(at_most=50)),
+        Row(section, f"{_HOOK} / {_PEER}", "x", ratios(hook, peer)),
     ]

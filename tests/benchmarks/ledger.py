@@ -1,5 +1,6 @@
-"""What a ledger of many rows costs where responses come at once, and to find a job in it, without
-Airflow.
+"""What a ledger of many rows costs where responses come at once, and to find a job in it.
+
+Without Airflow.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 
 from tests.benchmarks import pages
-from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks
+from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks, values_of
 from tests.benchmarks.clients import connect
 from tests.benchmarks.server import Service
 
@@ -28,7 +29,7 @@ def tasks(extent: Extent, port: int) -> Tasks:
 
 
 def measure(port: int, count: int) -> dict[str, float]:
-    """Create so many jobs with a ledger in SQLite, ask again, and look jobs up; give the seconds."""
+    """Create jobs with a ledger in SQLite, ask again, and look jobs up; give the seconds."""
     with TemporaryDirectory(prefix="fsm-bench-") as folder:
         ledger = {"conn_type": "sqlite", "host": f"{folder}/ledger.db"}
         os.environ["AIRFLOW_CONN_LEDGER"] = json.dumps(ledger)
@@ -46,14 +47,16 @@ def _seconds_to_create(count: int, expected: str) -> float:
 
     jobs = [{"property_id": number, "job": pages.job_payload(number)} for number in range(count)]
     operator = FsmCreateJobsOperator(
-        task_id="create", fsm_conn_id="bench", jobs=jobs, max_concurrency=_AT_ONCE
+        task_id="create",
+        fsm_conn_id="bench",
+        jobs=jobs,
+        max_concurrency=_AT_ONCE,
     )
     start = time.perf_counter()
     outcomes = operator.execute({"ti": TaskInstance()})
     taken = time.perf_counter() - start
-    if [(one["jobID"], one["outcome"]) for one in outcomes] != [
-        (pages.job_id(number), expected) for number in range(count)
-    ]:
+    came_out = [(outcome["jobID"], outcome["outcome"]) for outcome in outcomes]
+    if came_out != [(pages.job_id(number), expected) for number in range(count)]:
         raise BenchmarkError(f"not all jobs are {expected}")
     return taken
 
@@ -69,15 +72,17 @@ def _seconds_to_find(count: int) -> float:
     from fsm_provider.writes.ledger import planned
     from fsm_provider.writes.sql_ledger import SqlLedger
 
-    service, task = "https://many.example", Task("dag", "run", "task")
+    service = "https://many.example"
+    task = Task("dag", "run", "task")
     of_service = digest_for(service)
-    ledger = SqlLedger(engine := open_database("ledger"), "scope")
-    rows = [
-        planned(task, service, "POST /", number, f"PO-{number}", "job") for number in range(count)
-    ]
-    made = zip(rows, range(count), strict=True)
-    ledger.plan([replace(row, state="done", result={"id": number}) for row, number in made])
-    taken = []
+    engine = open_database("ledger")
+    ledger = SqlLedger(engine, "scope")
+    rows = []
+    for number in range(count):
+        row = planned(task, service, "POST /", number, f"PO-{number}", "job")
+        rows.append(replace(row, state="done", result={"id": number}))
+    ledger.plan(rows)
+    taken: list[float] = []
     for number in random.Random(count).sample(range(count), _LOOK_UPS):
         start = time.perf_counter()
         is_its = (LEDGER.c.service_digest == of_service) & (
@@ -93,13 +98,14 @@ def _seconds_to_find(count: int) -> float:
 
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
-    measured = [one["rows"] for one in rounds]
     section = f"{extent.rows:,} jobs, {_AT_ONCE} at once, responses at once, ledger in SQLite"
-    section_found = f"{extent.rows * _FACTOR:,} rows in SQLite"
-    what_found = f"a job by its id: the slowest of {_LOOK_UPS}"
-    milliseconds = [one["found"] * 1000 for one in measured]
+    sent = values_of(rounds, "rows", "sent")
+    again = values_of(rounds, "rows", "again")
+    section_of_look_ups = f"{extent.rows * _FACTOR:,} rows in SQLite"
+    slowest = f"a job by its id: the slowest of {_LOOK_UPS}"
+    milliseconds = [seconds * 1000 for seconds in values_of(rounds, "rows", "found")]
     return [
-        Row(section, "wall", "s", [one["sent"] for one in measured], Goal(at_most=15)),
-        Row(section, "asked again: wall", "s", [one["again"] for one in measured], Goal(at_most=3)),
-        Row(section_found, what_found, "ms", milliseconds, Goal(at_most=5)),
+        Row(section, "wall", "s", sent, Goal(at_most=15)),
+        Row(section, "asked again: wall", "s", again, Goal(at_most=3)),
+        Row(section_of_look_ups, slowest, "ms", milliseconds, Goal(at_most=5)),
     ]

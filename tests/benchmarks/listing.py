@@ -8,7 +8,17 @@ from functools import partial
 from importlib import import_module
 
 from tests.benchmarks import pages
-from tests.benchmarks.case import BenchmarkError, Extent, Goal, Round, Row, Tasks, least_cpu
+from tests.benchmarks.case import (
+    BenchmarkError,
+    Extent,
+    Goal,
+    Round,
+    Row,
+    Tasks,
+    least_cpu,
+    ratios,
+    values_of,
+)
 from tests.benchmarks.clients import DLT, LISTINGS, OURS, REFERENCE, hide_simplejson
 from tests.benchmarks.server import Service
 
@@ -17,7 +27,8 @@ _PEERS = ("HttpHook, untyped", "HttpOperator, untyped", DLT)
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    return {client: {"port": port, "client": client, "sizes": extent.sizes} for client in LISTINGS}
+    common = {"port": port, "sizes": extent.sizes}
+    return {client: {**common, "client": client} for client in LISTINGS}
 
 
 def measure(port: int, client: str, sizes: Sequence[int]) -> dict[str, float]:
@@ -31,10 +42,11 @@ def measure(port: int, client: str, sizes: Sequence[int]) -> dict[str, float]:
     import_module("airflow.sdk")
     service = Service(port)
     list_pages(service, client, 0, 1)
-    measured = {}
+    measured: dict[str, float] = {}
     for size in sizes:
         gc.collect()
-        starts = range(0, min(max(_PAGES_MEASURED, size), max(sizes)) - size + 1, size)
+        all_pages = min(max(_PAGES_MEASURED, size), max(sizes))
+        starts = range(0, all_pages - size + 1, size)
         cpu = least_cpu(partial(_list_each, service, client, starts, size))
         measured[str(size)] = cpu / len(starts)
     return measured
@@ -51,28 +63,27 @@ def list_pages(service: Service, client: str, first: int, stop: int) -> None:
     for form in LISTINGS[client](service.url(first, stop)):
         count += 1
         total += form["id"] if isinstance(form, dict) else form.id
-    if (count, total) != (
-        (stop - first) * pages.FORMS_PER_PAGE,
-        pages.sum_of_form_ids(first, stop),
-    ):
-        raise BenchmarkError(
-            f"{client}: {count} forms with the sum {total}, pages {first} to {stop}"
-        )
+    are_all = count == (stop - first) * pages.FORMS_PER_PAGE
+    if not are_all or total != pages.sum_of_form_ids(first, stop):
+        what = f"{count} forms with the sum {total}, pages {first} to {stop}"
+        raise BenchmarkError(f"{client}: {what}")
 
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
-    return [row for size in extent.sizes for row in _rows_of(size, rounds)]
+    table: list[Row] = []
+    for size in extent.sizes:
+        table += _rows_of(size, rounds)
+    return table
 
 
 def _rows_of(size: int, rounds: Sequence[Round]) -> list[Row]:
-    def ratios(over: str, under: str) -> list[float]:
-        return [measured[over][str(size)] / measured[under][str(size)] for measured in rounds]
-
     section = f"listing, {size:,} pages"
-    return [
-        Row(section, f"{OURS} / {REFERENCE}", "x", ratios(OURS, REFERENCE), Goal(never_above=1.0)),
-        *(
-            Row(section, f"{peer} / {OURS}", "x", ratios(peer, OURS), Goal(at_least=1.3))
-            for peer in _PEERS
-        ),
-    ]
+    ours = values_of(rounds, OURS, str(size))
+    reference = values_of(rounds, REFERENCE, str(size))
+    goal = Goal(never_above=1.0)
+    table = [Row(section, f"{OURS} / {REFERENCE}", "x", ratios(ours, reference), goal)]
+    for peer in _PEERS:
+        theirs = values_of(rounds, peer, str(size))
+        goal = Goal(at_least=1.3)
+        table.append(Row(section, f"{peer} / {OURS}", "x", ratios(theirs, ours), goal))
+    return table

@@ -6,14 +6,18 @@ import gc
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.benchmarks.case import Extent, Goal, Round, Row, Tasks
+from tests.benchmarks.case import Extent, Goal, Round, Row, Tasks, values_of
 from tests.benchmarks.clients import OURS, hide_simplejson
 from tests.benchmarks.listing import list_pages
 from tests.benchmarks.server import Service
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    return {f"{OURS}, {size:,} pages": {"port": port, "pages": size} for size in extent.sizes}
+    return {_key(size): {"port": port, "pages": size} for size in extent.sizes}
+
+
+def _key(size: int) -> str:
+    return f"{OURS}, {size:,} pages"
 
 
 def measure(port: int, pages: int) -> float:
@@ -35,11 +39,15 @@ def set_peak_back() -> float:
 
 def resident_mib(name: str) -> float:
     status = Path("/proc/self/status").read_text()
-    return int(status.partition(f"{name}:")[2].split()[0]) / 1024
+    _, _, rest = status.partition(f"{name}:")
+    kib = int(rest.split()[0])
+    return kib / 1024
 
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
-    section, goal = "peak memory above start, streaming", Goal(at_most=2)
-    return [
-        Row(section, key, "MiB", [one[key] for one in rounds], goal) for key in tasks(extent, 0)
-    ]
+    section = "peak memory above start, streaming"
+    table: list[Row] = []
+    for size in extent.sizes:
+        key = _key(size)
+        table.append(Row(section, key, "MiB", values_of(rounds, key), Goal(at_most=2)))
+    return table

@@ -1,6 +1,4 @@
-"""The responses of the service that is measured against: pages of complete forms, no two alike, and
-jobs.
-"""
+"""The responses of the service that is measured against: jobs, and complete forms, none alike."""
 
 from __future__ import annotations
 
@@ -28,7 +26,14 @@ _STREETS = (
     "Queen's Drive",
     "Quay Street",
 )
-_TOWNS = ("Sheffield", "Leicester", "Gateshead", "Kilmarnock", "Aberystwyth", "Lisburn")
+_TOWNS = (
+    "Sheffield",
+    "Leicester",
+    "Gateshead",
+    "Kilmarnock",
+    "Aberystwyth",
+    "Lisburn",
+)
 _PEOPLE = (
     "Aisha Khan",
     "Tomasz Nowak",
@@ -37,7 +42,12 @@ _PEOPLE = (
     "Niamh O'Neill",
     "Priya Patel",
 )
-_FORM_NAMES = ("Gas Safety Record", "Job Sign-off", "Warning Notice", "Boiler Service Checklist")
+_FORM_NAMES = (
+    "Gas Safety Record",
+    "Job Sign-off",
+    "Warning Notice",
+    "Boiler Service Checklist",
+)
 _WORK = (
     "Annual boiler service",
     "No hot water, tenant at home after 15:00",
@@ -59,43 +69,46 @@ def forms_of_page(page: int) -> list[bytes]:
 
 
 def numbers_of_page(page: int, stop_page: int, *, shuffled: bool = False) -> Iterable[int]:
-    """Give the numbers of the forms of a page: ascending, or scattered over all pages up to
-    ``stop_page``.
-    """
+    """Give the numbers of the forms of a page: ascending, or out of all pages up to a stop."""
     numbers = range(page * FORMS_PER_PAGE, (page + 1) * FORMS_PER_PAGE)
-    return (
-        [number * _STRIDE % (stop_page * FORMS_PER_PAGE) for number in numbers]
-        if shuffled
-        else numbers
-    )
+    if not shuffled:
+        return numbers
+    all_forms = stop_page * FORMS_PER_PAGE
+    return [number * _STRIDE % all_forms for number in numbers]
 
 
 def forms_by_now(start: int, every: int) -> list[bytes]:
     """Render the forms that are completed: form n at ``start`` + n x ``every`` ms."""
     ended = max(0, int(time.time() * 1000) - start) // every
-    forms = []
+    forms: list[bytes] = []
     for number in range(1, ended + 1):
         form = _form(number, random.Random(number))
-        at = timestamp(datetime.fromtimestamp((start + number * every) / 1000, UTC))
-        forms.append(_render(form | {"createdOnDateTime": at, "lastUpdatedOnDateTime": at}))
+        completed_at = datetime.fromtimestamp((start + number * every) / 1000, UTC)
+        form["createdOnDateTime"] = timestamp(completed_at)
+        form["lastUpdatedOnDateTime"] = timestamp(completed_at)
+        forms.append(_render(form))
     return forms
 
 
 def response(page: int, stop_page: int, forms: Iterable[bytes], total: int | None = None) -> bytes:
     """Put the forms of a page into a response; without a total, all pages are full."""
-    more = page + 1 < stop_page
+    has_more = page + 1 < stop_page
+    if total is None:
+        total = stop_page * FORMS_PER_PAGE
+    server_time = _EPOCH + timedelta(days=60, milliseconds=page)
     opening = {
         "meta": {
-            "totalRecords": str(stop_page * FORMS_PER_PAGE if total is None else total),
-            "serverTime": timestamp(_EPOCH + timedelta(days=60, milliseconds=page)),
+            "totalRecords": str(total),
+            "serverTime": timestamp(server_time),
         },
         "pagination": {
-            "hasMore": "true" if more else "false",
-            "nextCursor": str(page + 1) if more else "",
+            "hasMore": "true" if has_more else "false",
+            "nextCursor": str(page + 1) if has_more else "",
             "prevCursor": str(page - 1) if page else "",
         },
     }
-    return b"".join((_render(opening)[:-1], b',"data":[', b",".join(forms), b"]}"))
+    without_brace = _render(opening)[:-1]
+    return b"".join((without_brace, b',"data":[', b",".join(forms), b"]}"))
 
 
 def job_id(property_id: int) -> int:
@@ -124,8 +137,9 @@ def job(property_id: int) -> bytes:
         base_url=_URL,
         now=_EPOCH + timedelta(minutes=property_id),
     )
-    skills = [{"id": 1, "skill": "Gas"}, {"id": 2, "skill": "Oil"}]
-    return _render(record | {"skills": skills, "tags": ["landlord", f"batch-{property_id % 7}"]})
+    record["skills"] = [{"id": 1, "skill": "Gas"}, {"id": 2, "skill": "Oil"}]
+    record["tags"] = ["landlord", f"batch-{property_id % 7}"]
+    return _render(record)
 
 
 def _form(number: int, chance: random.Random) -> dict[str, Any]:
@@ -142,8 +156,10 @@ def _form(number: int, chance: random.Random) -> dict[str, Any]:
     form["createdByID"] = str(chance.randrange(1, 5000))
     form["createdByUser"] = chance.choice(_PEOPLE)
     form["formPDFURL"] += f"?signature={chance.getrandbits(256):064x}"
+    work = chance.choice(_WORK)
+    order = f"{chance.getrandbits(48):x}"
     form["jobDetails"] |= {
-        "jobDescription": f"{chance.choice(_WORK)}; order {chance.getrandbits(48):x}, ring tenant first",
+        "jobDescription": f"{work}; order {order}, ring tenant first",
         "jobAddressLine1": f"{chance.randrange(1, 300)} {chance.choice(_STREETS)}",
         "jobAddressLine2": f"Flat {chance.randrange(1, 60)}",
         "jobAddressLine3": f"Block {chance.randrange(1, 20)}",

@@ -15,7 +15,9 @@ from typing import Any
 
 Report = dict[str, Any]
 
-_BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
+_BEGIN = "<!-- results: begin -->"
+_END = "<!-- results: end -->"
+_VERDICTS = {True: "met", False: "MISSED", None: ""}
 _PACKAGES = (
     "airflow-provider-fsm",
     "apache-airflow",
@@ -45,9 +47,11 @@ def surroundings() -> Report:
 
 def merged(reports: list[Report]) -> Report:
     """Put the results of several runs together; each keeps its date, command, rounds and seed."""
-    rows = [row for one in reports for row in one["rows"]]
-    runs = [run for one in reports for run in one["runs"]]
-    return reports[0] | {"rows": rows, "runs": runs}
+    merged = {**reports[0], "rows": [], "runs": []}
+    for report in reports:
+        merged["rows"] += report["rows"]
+        merged["runs"] += report["runs"]
+    return merged
 
 
 def print_table(report: Report) -> None:
@@ -57,12 +61,15 @@ def print_table(report: Report) -> None:
     for section, rows in groupby(report["rows"], itemgetter("section")):
         print(section)
         for row in rows:
-            numbers = " ".join(f"{row[name]:8.2f}" for name in ("min", "median", "max"))
-            verdict = {True: "met", False: "MISSED", None: ""}[row["met"]]
-            print(
-                f"{row['what']:{width}}  {numbers} {row['unit']:7}  {row['goal'] or ''} {verdict}".rstrip()
-            )
-    print("\n".join(["", _surroundings(report), *report["runs"], _summary(report)]))
+            what = f"{row['what']:{width}}"
+            numbers = f"{row['min']:8.2f} {row['median']:8.2f} {row['max']:8.2f} {row['unit']:7}"
+            goal = f"{row['goal'] or ''} {_VERDICTS[row['met']]}"
+            print(f"{what}  {numbers}  {goal}".rstrip())
+    print()
+    print(_surroundings(report))
+    for run in report["runs"]:
+        print(run)
+    print(_summary(report))
 
 
 def write_results(report: Report, document: Path) -> None:
@@ -80,31 +87,41 @@ def write_results(report: Report, document: Path) -> None:
 def _markdown(report: Report) -> Iterator[str]:
     yield f"{_surroundings(report)}.  "
     for run in report["runs"]:
-        yield f"{run.partition(', seed')[0]}.  "
+        without_seed, _, _ = run.partition(", seed")
+        yield f"{without_seed}.  "
     yield f"{_summary(report)}."
-    if missed := [row for row in report["rows"] if row["met"] is False]:
-        yield "\n| goal that is missed | median | min to max | goal |\n|---|---|---|---|"
-        yield from map(_line, missed)
+    missed = [row for row in report["rows"] if row["met"] is False]
+    if missed:
+        yield ""
+        yield "| goal that is missed | median | min to max | goal |"
+        yield "|---|---|---|---|"
+    for row in missed:
+        yield _line(row)
 
 
 def _line(row: Report) -> str:
-    unit = f" {row['unit']}" if row["unit"] not in ("", "x") else ""
-    what, span = f"{row['section']}: {row['what']}", f"{row['min']:.2f} to {row['max']:.2f}"
+    has_unit = row["unit"] not in ("", "x")
+    unit = f" {row['unit']}" if has_unit else ""
+    what = f"{row['section']}: {row['what']}"
+    span = f"{row['min']:.2f} to {row['max']:.2f}"
     return f"| {what} | {row['median']:.2f}{unit} | {span} | {row['goal'] or ''} |"
 
 
 def _summary(report: Report) -> str:
-    held = [row["met"] for row in report["rows"] if row["met"] is not None]
-    return f"{sum(held)} of {len(held)} goals met"
+    verdicts = [row["met"] for row in report["rows"]]
+    met = verdicts.count(True)
+    missed = verdicts.count(False)
+    return f"{met} of {met + missed} goals met"
 
 
 def _surroundings(report: Report) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
-    return f"{report['machine']}, Python {report['python']}; {versions}"
+    versions = [f"{name} {number}" for name, number in report["versions"].items()]
+    return f"{report['machine']}, Python {report['python']}; {', '.join(versions)}"
 
 
 def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(
-        (line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown CPU"
-    )
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            _, _, name = line.partition(": ")
+            return name
+    return "unknown CPU"

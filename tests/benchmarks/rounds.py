@@ -1,6 +1,4 @@
-"""Rounds of measurements: each task in a fresh process, in an order that is shuffled for each
-round.
-"""
+"""Rounds of measurements: each task in a fresh process, in an order that each round shuffles."""
 
 from __future__ import annotations
 
@@ -28,16 +26,15 @@ def run_rounds(case: str, tasks: Tasks, rounds: int, chance: random.Random) -> l
             order = chance.sample(list(tasks), len(tasks))
             measured.append(_take_turns(case, {key: tasks[key] for key in order}, home))
             took = time.monotonic() - started
-            print(
-                f"{case}: round {number} of {rounds}, {len(tasks)} processes, {took:.0f} s",
-                flush=True,
-            )
+            text = f"round {number} of {rounds}, {len(tasks)} processes, {took:.0f} s"
+            print(f"{case}: {text}", flush=True)
     return measured
 
 
 def _take_turns(case: str, tasks: Tasks, home: str) -> Round:
-    """Run one process at a time: one that waits for its turn goes on after the others have had
-    theirs.
+    """Run one process at a time.
+
+    One that waits for its turn goes on after the others have had theirs.
     """
     measured: Round = {}
     queue = deque(tasks)
@@ -52,27 +49,40 @@ def _take_turns(case: str, tasks: Tasks, home: str) -> Round:
                 started[key] = stack.enter_context(_start(case, tasks[key], home, errors))
                 # Not killed, if another has failed: it may have an Airflow to stop first.
                 stack.callback(started[key].terminate)
-            output = started[key].stdout
-            assert output is not None
-            for line in output:
-                if line == f"{WAITS}\n":
-                    queue.append(key)
-                    break
-            else:
-                if started[key].wait():
-                    errors.seek(0)
-                    raise BenchmarkError(f"{case}, {key} failed:\n{errors.read().strip()[-3000:]}")
-                measured[key] = json.loads(line)
+            result = _read_until_turn_or_end(started[key])
+            if result is None:
+                queue.append(key)
+                continue
+            if started[key].wait():
+                errors.seek(0)
+                last_errors = errors.read().strip()[-3000:]
+                raise BenchmarkError(f"{case}, {key} failed:\n{last_errors}")
+            measured[key] = json.loads(result)
     return measured
 
 
+def _read_until_turn_or_end(process: subprocess.Popen[str]) -> str | None:
+    """Read what a process prints; return its last line, None if it waits for its next turn."""
+    assert process.stdout is not None
+    line = ""
+    for line in process.stdout:
+        if line == f"{WAITS}\n":
+            return None
+    return line
+
+
 def _start(
-    case: str, arguments: dict[str, Any], home: str, errors: IO[str]
+    case: str,
+    arguments: dict[str, Any],
+    home: str,
+    errors: IO[str],
 ) -> subprocess.Popen[str]:
     """Start a process with Airflow settings of its own, and no proxy on its way to this machine."""
-    inherited = inherited_environment()
-    kept = {name: value for name, value in inherited.items() if not name.lower().endswith("_proxy")}
-    environment = kept | {
+    environment = inherited_environment()
+    for name in list(environment):
+        if name.lower().endswith("_proxy"):
+            del environment[name]
+    environment |= {
         "AIRFLOW_HOME": home,
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         # An installed package has its bytecode; without it, imports take three times as long.
@@ -91,5 +101,6 @@ def _start(
 
 if __name__ == "__main__":
     end_on_signals()
-    measure = import_module(f"tests.benchmarks.{sys.argv[1]}").measure
-    print(json.dumps(measure(**json.loads(sys.argv[2]))))
+    case = import_module(f"tests.benchmarks.{sys.argv[1]}")
+    arguments = json.loads(sys.argv[2])
+    print(json.dumps(case.measure(**arguments)))

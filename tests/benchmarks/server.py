@@ -70,7 +70,9 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, page_count: int, job_count: int) -> None:
         super().__init__(("127.0.0.1", 0), _Connection)
-        self.forms = [form for page in range(page_count) for form in pages.forms_of_page(page)]
+        self.forms: list[bytes] = []
+        for page in range(page_count):
+            self.forms += pages.forms_of_page(page)
         self.jobs = [pages.job(property_id) for property_id in range(job_count)]
         self.requests = 0
 
@@ -83,7 +85,10 @@ class _Connection(socketserver.BaseRequestHandler):
         self._buffer = b""
 
     def handle(self) -> None:
-        while target := self._next_target():
+        while True:
+            target = self._next_target()
+            if target is None:
+                return
             if target == b"/requests":
                 self._respond(200, str(self.server.requests).encode())
             else:
@@ -93,10 +98,11 @@ class _Connection(socketserver.BaseRequestHandler):
     def _next_target(self) -> bytes | None:
         """Read one request, its body too, and give its target; None where the client has closed."""
         try:
-            while (end := self._buffer.find(b"\r\n\r\n")) < 0:
+            while b"\r\n\r\n" not in self._buffer:
                 self._receive()
-            length = _LENGTH.search(self._buffer, 0, end + 2)
-            end_of_body = end + 4 + (int(length[1]) if length else 0)
+            end_of_head = self._buffer.index(b"\r\n\r\n") + 4
+            length = _LENGTH.search(self._buffer, 0, end_of_head - 2)
+            end_of_body = end_of_head + int(length[1]) if length else end_of_head
             while len(self._buffer) < end_of_body:
                 self._receive()
         except ConnectionError:
@@ -137,7 +143,8 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 if __name__ == "__main__":
-    with _Server(*map(int, sys.argv[1:])) as server:
+    page_count, job_count = sys.argv[1:]
+    with _Server(int(page_count), int(job_count)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print(server.server_address[1], flush=True)
         sys.stdin.read()  # ends when the parent closes it, or dies

@@ -1,6 +1,4 @@
-"""Airflow's own runner of triggers in this process: with its loop, but no supervisor and no
-database.
-"""
+"""Airflow's own runner of triggers in this process: its loop, no supervisor and no database."""
 
 from __future__ import annotations
 
@@ -40,20 +38,23 @@ class Runner(TriggerRunner):
 
     def add(self, number: int, trigger: BaseTrigger) -> None:
         """Start a trigger as ``create_triggers`` does."""
+        name = f"wait {number}"
         self.triggers[number] = {
-            "task": asyncio.create_task(self.run_trigger(number, trigger), name=f"wait {number}"),
+            "task": asyncio.create_task(self.run_trigger(number, trigger), name=name),
             "is_watcher": True,
-            "name": f"wait {number}",
+            "name": name,
             "events": 0,
         }
 
     def check(self, count: int) -> None:
         """Raise where another number waits: a trigger has fired or failed."""
-        waiting = [
-            one for one in self.triggers.values() if not one["task"].done() and not one["events"]
-        ]
-        if len(waiting) != count:
-            raise BenchmarkError(f"{len(waiting)} of {count} triggers wait")
+        waiting = 0
+        for trigger in self.triggers.values():
+            has_fired = trigger["events"] > 0
+            if not has_fired and not trigger["task"].done():
+                waiting += 1
+        if waiting != count:
+            raise BenchmarkError(f"{waiting} of {count} triggers wait")
 
 
 class _Nothing(BaseTrigger):
@@ -76,7 +77,7 @@ async def running() -> AsyncIterator[Runner]:
     try:
         yield runner
     finally:
-        waits = [one["task"] for one in runner.triggers.values()]
+        waits = [trigger["task"] for trigger in runner.triggers.values()]
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
@@ -88,7 +89,10 @@ async def running() -> AsyncIterator[Runner]:
 def start(runner: Runner, trigger: str, jobs: range) -> None:
     """Start the waits, all at once."""
     for job in jobs:
-        runner.add(job, _Nothing() if trigger == NOTHING else _wait_for(job))
+        if trigger == NOTHING:
+            runner.add(job, _Nothing())
+        else:
+            runner.add(job, _wait_for(job))
 
 
 def _wait_for(job: int) -> BaseTrigger:
@@ -96,6 +100,7 @@ def _wait_for(job: int) -> BaseTrigger:
     now = time.time()
     today = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     service = settings_from(Connection.get_connection_from_secrets("bench")).service
+    wait_state = WaitState(service, now, now + 86_400.0, None, now, [])
     return FsmFormTrigger(
         fsm_conn_id="bench",
         filters={"job_id": str(job), "created_since": today.isoformat()},
@@ -104,15 +109,18 @@ def _wait_for(job: int) -> BaseTrigger:
         query_params=None,
         poll_interval=INTERVAL,
         failure_tolerance=600.0,
-        wait=asdict(WaitState(service, now, now + 86_400.0, None, now, [])),
+        wait=asdict(wait_state),
     )
 
 
 async def lags(seconds: float) -> list[float]:
     """Give how much later than asked the loop woke this up, again and again, in ms, ascending."""
     clock = asyncio.get_running_loop().time
-    end, seen = clock() + seconds, []
-    while (due := clock() + _PROBE_SECONDS) < end:
+    end = clock() + seconds
+    milliseconds: list[float] = []
+    while True:
+        due = clock() + _PROBE_SECONDS
+        if due >= end:
+            return sorted(milliseconds)
         await asyncio.sleep(_PROBE_SECONDS)
-        seen.append((clock() - due) * 1000)
-    return sorted(seen)
+        milliseconds.append((clock() - due) * 1000)

@@ -9,35 +9,46 @@ import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
-from tests.benchmarks.case import Extent, Goal, Round, Row, Tasks
+from tests.benchmarks.case import Extent, Goal, Round, Row, Tasks, values_of
 from tests.benchmarks.clients import connect
 from tests.benchmarks.pages import FORMS_PER_PAGE
 from tests.benchmarks.server import Service
 
-OURS, NOTHING = "FsmFormTrigger", "a trigger that does nothing"
+OURS = "FsmFormTrigger"
+NOTHING = "a trigger that does nothing"
 _FIRST_JOB = 10_000_000
 _FORM_EVERY_MS = 10_000
 """8,640 forms a day."""
 INTERVAL = 1.0
 _WARM_UP_SECONDS = 4.0
-_STAND_STILL, _RESTART = "stand-still", "restart"
+_STAND_STILL = "stand-still"
+_RESTART = "restart"
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    found: Tasks = {}
+    wanted: Tasks = {}
     for trigger in (OURS, NOTHING):
         for waits in extent.waits:
-            common = {"port": port, "trigger": trigger, "waits": waits}
-            found[f"{trigger} {waits}"] = common | {"seconds": extent.wait_seconds}
-        found[f"{trigger} KiB"] = common | {"seconds": None}
+            wanted[f"{trigger} {waits}"] = {
+                "port": port,
+                "trigger": trigger,
+                "waits": waits,
+                "seconds": extent.wait_seconds,
+            }
+        wanted[f"{trigger} KiB"] = {
+            "port": port,
+            "trigger": trigger,
+            "waits": extent.waits[-1],
+            "seconds": None,
+        }
     for case in (_STAND_STILL, _RESTART):
-        found[case] = {
+        wanted[case] = {
             "port": port,
             "trigger": case,
             "waits": extent.waits[0],
             "forms": _forms(extent),
         }
-    return found
+    return wanted
 
 
 def _forms(extent: Extent) -> int:
@@ -46,10 +57,15 @@ def _forms(extent: Extent) -> int:
 
 
 def measure(
-    port: int, trigger: str, waits: int, seconds: float | None = None, forms: int = 0
+    port: int,
+    trigger: str,
+    waits: int,
+    seconds: float | None = None,
+    forms: int = 0,
 ) -> Any:
-    """Measure requests and CPU for some seconds, then the delays for half as many; None: the
-    memory.
+    """Measure requests and CPU for some seconds, then the delays for half as many.
+
+    :param seconds: None: the memory is measured instead.
     """
     service = Service(port)
     if forms:
@@ -69,17 +85,22 @@ async def _costs(service: Service, trigger: str, waits: int, seconds: float) -> 
     from tests.benchmarks import triggerer
 
     async with triggerer.running() as runner:
-        came, began = service.requests(), time.perf_counter()
+        requests_before = service.requests()
+        started_at = time.perf_counter()
         triggerer.start(runner, trigger, range(_FIRST_JOB, _FIRST_JOB + waits))
         await asyncio.sleep(_WARM_UP_SECONDS)
-        rested, began_rest, cpu = service.requests(), time.perf_counter(), time.process_time()
+        requests_warm = service.requests()
+        warm_at = time.perf_counter()
+        cpu_warm = time.process_time()
         await asyncio.sleep(seconds)
-        cpu, took = time.process_time() - cpu, time.perf_counter() - began_rest
-        requests = service.requests() - rested
+        cpu = time.process_time() - cpu_warm
+        took = time.perf_counter() - warm_at
+        requests = service.requests() - requests_warm
         lags = await triggerer.lags(seconds / 2)
         runner.check(waits)
+    polls_until_warm = (warm_at - started_at) / INTERVAL
     return {
-        "coming": rested - came - (began_rest - began) / INTERVAL,
+        "coming": requests_warm - requests_before - polls_until_warm,
         "requests": requests / took,
         "core": cpu / took * 100,
         "lag": lags[int(len(lags) * 0.99)],
@@ -105,30 +126,41 @@ async def _kib(trigger: str, waits: int) -> float:
 
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
-    found = []
+    table: list[Row] = []
     for waits in extent.waits:
-        section = f"{waits:,} waits in the triggerer, each polls once a second"
-        measured = [one[f"{OURS} {waits}"] for one in rounds]
-        for name, what, unit, most in (
-            ("requests", "requests a second", "", 1),
-            ("lag", "delay of the loop, p99", "ms", 10),
-            ("coming", "all come at once: requests more than its polls", "", 3),
-        ):
-            values = [one[name] for one in measured]
-            found.append(Row(section, f"{OURS}, {what}", unit, values, Goal(at_most=most)))
-        above = [
-            one[f"{OURS} {waits}"]["core"] - one[f"{NOTHING} {waits}"]["core"] for one in rounds
-        ]
-        found.append(Row(section, f"{OURS}, CPU above {NOTHING}", "% core", above, Goal(at_most=5)))
+        table += _rows_of_waits(waits, rounds)
     section = f"memory of each of {extent.waits[-1]:,} waits, tracemalloc"
-    beyond = [one[f"{OURS} KiB"] - one[f"{NOTHING} KiB"] for one in rounds]
-    found.append(Row(section, f"{OURS}, beyond {NOTHING}", "KiB", beyond, Goal(at_most=2)))
+    kib = differences(values_of(rounds, f"{OURS} KiB"), values_of(rounds, f"{NOTHING} KiB"))
+    table.append(Row(section, f"{OURS}, beyond {NOTHING}", "KiB", kib, Goal(at_most=2)))
     section = f"{_forms(extent):,} forms"
     what = f"the loop's longest stand-still, {extent.waits[0]:,} waits for the whole account"
-    found.append(Row(section, what, "ms", [one[_STAND_STILL] for one in rounds], Goal(at_most=50)))
-    for name, most in (("reads", 10), ("rows", 99)):
-        what = f"{name} of what is stored with an asset that has emitted them, at a restart"
-        found.append(
-            Row(section, what, "", [one[_RESTART][name] for one in rounds], Goal(at_most=most))
-        )
-    return found
+    table.append(Row(section, what, "ms", values_of(rounds, _STAND_STILL), Goal(at_most=50)))
+    stored = "of what is stored with an asset that has emitted them, at a restart"
+    reads = values_of(rounds, _RESTART, "reads")
+    table.append(Row(section, f"reads {stored}", "", reads, Goal(at_most=10)))
+    stored_rows = values_of(rounds, _RESTART, "rows")
+    table.append(Row(section, f"rows {stored}", "", stored_rows, Goal(at_most=99)))
+    return table
+
+
+def _rows_of_waits(waits: int, rounds: Sequence[Round]) -> list[Row]:
+    section = f"{waits:,} waits in the triggerer, each polls once a second"
+    ours = f"{OURS} {waits}"
+    requests = values_of(rounds, ours, "requests")
+    lag = values_of(rounds, ours, "lag")
+    coming = values_of(rounds, ours, "coming")
+    cpu = differences(
+        values_of(rounds, ours, "core"),
+        values_of(rounds, f"{NOTHING} {waits}", "core"),
+    )
+    all_at_once = "all come at once: requests more than its polls"
+    return [
+        Row(section, f"{OURS}, requests a second", "", requests, Goal(at_most=1)),
+        Row(section, f"{OURS}, delay of the loop, p99", "ms", lag, Goal(at_most=10)),
+        Row(section, f"{OURS}, {all_at_once}", "", coming, Goal(at_most=3)),
+        Row(section, f"{OURS}, CPU above {NOTHING}", "% core", cpu, Goal(at_most=5)),
+    ]
+
+
+def differences(values: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [value - other for value, other in zip(values, others, strict=True)]

@@ -1,6 +1,4 @@
-"""What many forms cost in the triggerer: the longest stand-still of its loop, and a watcher's
-restart.
-"""
+"""What many forms cost in the triggerer: the stand-still of its loop, and a watcher's restart."""
 
 from __future__ import annotations
 
@@ -29,8 +27,7 @@ _SETTLES = 3.0
 
 
 async def stand_still(waits: int, forms: int) -> float:
-    """Give the longest delay of the loop, in ms, while waits for the whole account are given the
-    forms.
+    """Give the longest delay of the loop, in ms, while waits for the whole account get the forms.
 
     What the first wait imports is not measured, nor what Python's garbage collector does with all
     of it: that takes some 160 ms, each time that as much as a quarter has been added.
@@ -42,11 +39,14 @@ async def stand_still(waits: int, forms: int) -> float:
         for number in range(1, waits):
             runner.add(number, _for_the_account(forms))
             await asyncio.sleep(0)
-        ((polling,),) = (one.values() for one in feed._feeds.values())
-        members = [one for one in polling._subscriptions if isinstance(one, Wait)]
+        ((polling,),) = [feeds.values() for feeds in feed._feeds.values()]
+        subscribers = [
+            subscriber for subscriber in polling._subscriptions if isinstance(subscriber, Wait)
+        ]
         worst = 0.0
-        while min(len(one.names_by_id) for one in members) < forms:
-            worst = max(worst, (await triggerer.lags(1.0))[-1])
+        while min(len(subscriber.names_by_id) for subscriber in subscribers) < forms:
+            lags = await triggerer.lags(1.0)
+            worst = max(worst, lags[-1])
         runner.check(waits)
     return worst
 
@@ -55,6 +55,7 @@ def _for_the_account(forms: int) -> FsmFormTrigger:
     """Make a trigger that waits for one form more than there are, and knows none."""
     now = time.time()
     service = settings_from(Connection.get_connection_from_secrets("bench")).service
+    wait_state = WaitState(service, now, now + 86_400.0)
     return FsmFormTrigger(
         fsm_conn_id="bench",
         filters={"created_since": "2026-01-01T00:00:00+00:00"},
@@ -63,7 +64,7 @@ def _for_the_account(forms: int) -> FsmFormTrigger:
         query_params=None,
         poll_interval=_INTERVAL,
         failure_tolerance=600.0,
-        wait=asdict(WaitState(service, now, now + 86_400.0)),
+        wait=asdict(wait_state),
     )
 
 
@@ -83,36 +84,35 @@ class _Store:
 
 
 async def restart(forms: int) -> dict[str, int]:
-    """Have a watcher emit forms from the beginning; give the rows then, and the reads of its
-    restart.
-    """
-    watcher.SETTLES = watcher.EVENT_INTERVAL = 0.0
+    """Have a watcher emit forms from the beginning; give the rows, and the reads of its restart."""
+    watcher.SETTLES = 0.0
+    watcher.EVENT_INTERVAL = 0.0
     store = _Store()
-    await watcher.AssetEvents("bench", store).configure(
-        WatcherConfig(
-            asset_name="bench",
-            fsm_conn_id="bench",
-            filters={},
-            property_ids=[],
-            job_ids=[],
-            form_names=[],
-            query_params=None,
-            poll_interval=_INTERVAL,
-            max_forms_per_event=1000,
-            start_from="beginning",
-            late_by=7 * 86_400.0,
-        ).as_json()
+    config = WatcherConfig(
+        asset_name="bench",
+        fsm_conn_id="bench",
+        filters={},
+        property_ids=[],
+        job_ids=[],
+        form_names=[],
+        query_params=None,
+        poll_interval=_INTERVAL,
+        max_forms_per_event=1000,
+        start_from="beginning",
+        late_by=7 * 86_400.0,
     )
+    await watcher.AssetEvents("bench", store).configure(config.as_json())
     emitted = await _watch(store, forms)
-    store.reads, rows = 0, len(store.rows)
+    rows = len(store.rows)
+    store.reads = 0
     again = await _watch(store, 0)
-    if (emitted, again) != (forms, 0):
+    if emitted != forms or again != 0:
         raise BenchmarkError(f"{emitted} forms were emitted, and {again} after the restart")
     return {"reads": store.reads, "rows": rows}
 
 
 async def _watch(store: _Store, forms: int) -> int:
-    """Run a watcher until it has emitted so many forms, and for some seconds more; return how many."""
+    """Run a watcher until it has emitted so many forms, and some seconds more; return how many."""
     emitted: list[int] = []
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""Airflow as a cluster runs it: CeleryExecutor, PostgreSQL and Redis, and two of what may be lost."""
+"""Airflow as a cluster runs it: CeleryExecutor, PostgreSQL, Redis, and two of each process."""
 
 import json
 import re
@@ -29,7 +29,13 @@ class DistributedAirflow(LocalAirflow):
     """
 
     def __init__(
-        self, dags_folder: Path, home: Path, env: Mapping[str, str], *, database: str, broker: str
+        self,
+        dags_folder: Path,
+        home: Path,
+        env: Mapping[str, str],
+        *,
+        database: str,
+        broker: str,
     ) -> None:
         cluster = {
             "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
@@ -47,21 +53,22 @@ class DistributedAirflow(LocalAirflow):
         """Start one of each but the workers, then all others at once."""
         super().start()
         others = ("scheduler-2", "triggerer-2", "worker", "worker-2")
+        checks: dict[str, Callable[[], bool]] = {}
         try:
-            started = {name: self._launch_another(name.removesuffix("-2"), name) for name in others}
             for name in others:
-                self._wait_for_start(name, started[name])
+                checks[name] = self._launch_another(kind_of(name), name)
+            for name, has_started in checks.items():
+                self._wait_for_start(name, has_started)
         except BaseException:
             self.stop()
             raise
 
     def start_again(self, name: str) -> None:
         """Start what was killed."""
-        self.start_another(name.removesuffix("-2"), name)
+        self.start_another(kind_of(name), name)
 
     def age_messages(self) -> list[str]:
-        """Let a day pass for the messages that no worker has acknowledged, so that Celery sends
-        them again.
+        """Let Celery send the messages again that no worker has acknowledged, as after a day.
 
         It looks for such messages as soon as a worker starts, and then rarely.
 
@@ -71,15 +78,16 @@ class DistributedAirflow(LocalAirflow):
             messages = broker.hgetall("unacked")
             if messages:
                 broker.zadd("unacked_index", dict.fromkeys(messages, 0.0))
-        return [json.loads(message)[0]["headers"]["id"] for message in messages.values()]
+        return [task_of(message) for message in messages.values()]
 
     def times_handled(self, task: str) -> int:
         """Count how often a worker has come to an end with a task of Celery's."""
-        logs = [path.read_text(errors="replace") for path in self.home.glob("worker*.log")]
-        return sum(
-            len(re.findall(rf"execute_workload\[{task}\] (?:succeeded|raised)", log))
-            for log in logs
-        )
+        end = rf"execute_workload\[{task}\] (?:succeeded|raised)"
+        count = 0
+        for path in self.home.glob("worker*.log"):
+            log = path.read_text(errors="replace")
+            count += len(re.findall(end, log))
+        return count
 
     def _launch_another(self, kind: str, name: str) -> Callable[[], bool]:
         if kind != "worker":
@@ -94,4 +102,20 @@ class DistributedAirflow(LocalAirflow):
         log = self._log_path(name)
         seen = log.stat().st_size if log.exists() else 0
         self.processes[name] = self._launch(name, ("celery", "worker", *options))
-        return lambda: b" ready." in log.read_bytes()[seen:]
+
+        def is_ready() -> bool:
+            new_text = log.read_bytes()[seen:]
+            return b" ready." in new_text
+
+        return is_ready
+
+
+def kind_of(name: str) -> str:
+    """Give the kind of a process: that of ``worker-2`` is ``worker``."""
+    return name.removesuffix("-2")
+
+
+def task_of(message: bytes) -> str:
+    """Give Celery's name of the task of a message."""
+    envelope = json.loads(message)[0]
+    return str(envelope["headers"]["id"])

@@ -1,6 +1,4 @@
-"""PostgreSQL, MariaDB and Redis from Debian's packages, on loopback for as long as a test needs
-them.
-"""
+"""PostgreSQL, MariaDB and Redis from Debian's packages, on loopback, while a test needs them."""
 
 import os
 import shutil
@@ -43,12 +41,10 @@ class Server:
         stop_signal: signal.Signals,
     ) -> None:
         self.url = url
-        self._command, self._probe, self._folder, self._stop_signal = (
-            command,
-            probe,
-            folder,
-            stop_signal,
-        )
+        self._command = command
+        self._probe = probe
+        self._folder = folder
+        self._stop_signal = stop_signal
 
     def __enter__(self) -> Self:
         self.start()
@@ -72,13 +68,18 @@ class Server:
             )
         deadline = time.monotonic() + START_SECONDS
         try:
-            while subprocess.run(self._probe, capture_output=True).returncode != 0:
-                if self._process.poll() is not None or time.monotonic() > deadline:
+            while not self._is_listening():
+                has_ended = self._process.poll() is not None
+                if has_ended or time.monotonic() > deadline:
                     raise RuntimeError(f"{self._command[0]} did not start:\n{log.read_text()}")
                 time.sleep(0.1)
         except BaseException:
             self.stop()
             raise
+
+    def _is_listening(self) -> bool:
+        probe = subprocess.run(self._probe, capture_output=True)
+        return probe.returncode == 0
 
     def stop(self, stop_signal: signal.Signals | None = None) -> None:
         """Stop it, by the signal that it has for that or another one."""
@@ -104,13 +105,12 @@ def postgresql(*, sync: bool = False) -> Iterator[str]:
 def postgresql_server(*, sync: bool = False) -> Iterator[Server]:
     """Run a cluster of its own; the URL is that of its database, without a scheme."""
     port = free_port()
-    as_user = (
-        ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"]
-        if os.geteuid() == 0
-        else []
-    )
+    is_root = os.geteuid() == 0
+    as_user: list[str] = []
+    if is_root:
+        as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"]
     with tempfile.TemporaryDirectory(prefix="fsm-postgresql-") as folder:
-        if as_user:
+        if is_root:
             shutil.chown(folder, USER, USER)
         data = f"{folder}/data"
         initdb = [
@@ -128,9 +128,9 @@ def postgresql_server(*, sync: bool = False) -> Iterator[Server]:
             "max_connections": 200,
             "fsync": "on" if sync else "off",
         }
-        options = [
-            option for name, value in settings.items() for option in ("-c", f"{name}={value}")
-        ]
+        options: list[str] = []
+        for name, value in settings.items():
+            options += ["-c", f"{name}={value}"]
         server = [*as_user, _find("postgres"), "-D", data, *options]
         probe = [_find("pg_isready"), "--host=127.0.0.1", f"--port={port}"]
         # SIGINT ends sessions that are still open; SIGTERM would wait for them.
@@ -148,18 +148,19 @@ def mariadb() -> Iterator[int]:
         if is_root:
             shutil.chown(folder, "mysql", "mysql")
         user = ["--user=mysql"] if is_root else []
-        data = [f"--datadir={folder}/data", "--no-defaults"]
+        data = ["--no-defaults", f"--datadir={folder}/data"]
         install = [
             _find("mariadb-install-db"),
-            *data[::-1],
+            *data,
             *user,
             "--auth-root-authentication-method=normal",
+            "--skip-test-db",
         ]
-        subprocess.run([*install, "--skip-test-db"], check=True, capture_output=True)
+        subprocess.run(install, check=True, capture_output=True)
         socket = f"--socket={folder}/socket"
         server = [
             _find("mariadbd"),
-            *data[::-1],
+            *data,
             *user,
             socket,
             "--bind-address=127.0.0.1",
@@ -193,9 +194,16 @@ def missing(program: str) -> str:
 
 def _find(program: str) -> str:
     """Find a program on the path, or where Debian puts the newest PostgreSQL."""
-    if found := shutil.which(program):
-        return found
-    versions = sorted(POSTGRESQL.glob(f"*/bin/{program}"), key=lambda path: float(path.parts[-3]))
-    if not versions:
+    on_path = shutil.which(program)
+    if on_path:
+        return on_path
+    installed = list(POSTGRESQL.glob(f"*/bin/{program}"))
+    if not installed:
         raise MissingPackageError(f"{program} is not installed; on Debian: {PACKAGES}")
-    return str(versions[-1])
+    newest = max(installed, key=_version_of_postgresql)
+    return str(newest)
+
+
+def _version_of_postgresql(program: Path) -> float:
+    """Give the version of a program: its path is .../VERSION/bin/PROGRAM."""
+    return float(program.parts[-3])

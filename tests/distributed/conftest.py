@@ -1,5 +1,6 @@
-"""One cluster for all distributed tests; ``FSM_KILLS_SEED`` repeats the kills of a run that has
-failed.
+"""One cluster for all distributed tests.
+
+``FSM_KILLS_SEED`` repeats the kills of a run that has failed.
 """
 
 import random
@@ -25,7 +26,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section(f"figures, seed {SEED}")
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
-            for name, value in report.user_properties if report.when == "call" else ():
+            if report.when != "call":
+                continue
+            for name, value in report.user_properties:
                 terminalreporter.line(f"{report.location[2]}: {name}: {value}")
 
 
@@ -60,7 +63,8 @@ def airflow(
     dags = tmp_path_factory.mktemp("dags")
     for file in (OURS, WATCHED):
         (dags / file.name).symlink_to(file)
-    home, ledgers = tmp_path_factory.mktemp("airflow"), Databases()
+    home = tmp_path_factory.mktemp("airflow")
+    ledgers = Databases()
     ledgers.connect(job_service, "fsm_default", None)
     ledgers.connect(watched_service, "fsm_watched", None)
     try:

@@ -6,6 +6,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import chain
 
 from fsm_provider.testing import FakeFieldService
 from fsm_provider.testing.state import RecordedRequest
@@ -14,7 +15,7 @@ from tests.system.airflow_api import PATIENCE
 from tests.system.form_events import (
     WAITS_ID,
     Waits,
-    add,
+    add_forms,
     are_one_a_poll,
     emitted,
     listings,
@@ -57,7 +58,7 @@ def test_sensors_whose_triggerer_is_killed_end_once_with_their_own_forms(
 
     assert airflow.wait_for_run(WAITS_ID, waits.run_id) == "success"
     ends = _ends_of_sensors(airflow, waits)
-    asked = {triggerer: len(found) for triggerer, found in by_triggerer.items()}
+    asked = {triggerer: len(requests) for triggerer, requests in by_triggerer.items()}
     record_property(
         "figures",
         f"{SENSORS} sensors, deferred after {deferred_after:.0f} s; listings, by who asked: "
@@ -68,7 +69,8 @@ def test_sensors_whose_triggerer_is_killed_end_once_with_their_own_forms(
     )
     assert Counter(ends) == Counter(range(SENSORS))
     assert by_triggerer.keys() <= set(TRIGGERERS)
-    assert all(map(are_one_a_poll, by_triggerer.values()))
+    for requests in by_triggerer.values():
+        assert are_one_a_poll(requests)
     assert mismatches(airflow) == 0
 
 
@@ -77,7 +79,8 @@ def _listings_by_triggerer(
 ) -> dict[str, list[RecordedRequest]]:
     """Wait for some polls of the sensors, and give their listings by who asked."""
     start = len(service.requests)
-    service.wait_for(lambda: len(listings(service, start)) >= len(TRIGGERERS) * POLLS, PATIENCE)
+    wanted = len(TRIGGERERS) * POLLS
+    service.wait_for(lambda: len(listings(service, start)) >= wanted, PATIENCE)
     by_triggerer = defaultdict(list)
     for listing in listings(service, start):
         by_triggerer[_sender(airflow, listing)].append(listing)
@@ -85,20 +88,19 @@ def _listings_by_triggerer(
 
 
 def _sender(airflow: DistributedAirflow, request: RecordedRequest) -> str:
-    return airflow.name_for(process_behind(request.connection))
+    pid = process_behind(request.connection)
+    return airflow.name_for(pid)
 
 
 def _ends_of_sensors(airflow: DistributedAirflow, waits: Waits) -> list[int]:
     """Each sensor's number, as often as its log says that it has its forms."""
     logs = airflow.home / "logs" / f"dag_id={WAITS_ID}" / f"run_id={waits.run_id}" / "task_id=wait"
-    ends = {
-        log: log.read_text().count("Success criteria met") for log in logs.rglob("attempt=*.log")
-    }
-    return [
-        int(log.parent.name.removeprefix("map_index="))
-        for log, times in ends.items()
-        for _ in range(times)
-    ]
+    ends: list[int] = []
+    for log in logs.rglob("attempt=*.log"):
+        number = int(log.parent.name.removeprefix("map_index="))
+        times = log.read_text().count("Success criteria met")
+        ends += [number] * times
+    return ends
 
 
 def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
@@ -107,41 +109,55 @@ def test_a_watcher_whose_triggerer_is_killed_loses_no_form(
     chance: random.Random,
     record_property: Callable[[str, object], None],
 ) -> None:
-    at_risk, safe, gaps = [], [], []
+    at_risk: list[int] = []
+    safe: list[int] = []
+    gaps: list[int] = []
     for _ in range(KILLS):
-        at_risk += add(watched, chance.randint(1, 5))
+        at_risk += add_forms(watched, chance.randint(1, 5))
         time.sleep(chance.uniform(0.0, 3.0))
         victim = _sender(airflow, polls(watched)[-1])
         airflow.kill(victim)
         killed_at = datetime.now(UTC)
-        safe += add(watched, chance.randint(1, 5))
-        watched.wait_for(lambda since=killed_at: polls(watched)[-1].at > since, PATIENCE)
-        gaps.append((polls(watched)[-1].at - killed_at).total_seconds())
-        safe += add(watched)
+        safe += add_forms(watched, chance.randint(1, 5))
+        polled_again_at = _wait_for_poll_after(killed_at, watched)
+        gaps.append(round((polled_again_at - killed_at).total_seconds()))
+        safe += add_forms(watched)
         until_emitted(airflow, [*at_risk, *safe])
         airflow.start_again(victim)
 
-    twice = (
-        Counter(times_emitted(airflow, at_risk).values()),
-        Counter(times_emitted(airflow, safe).values()),
-    )
-    in_events = {form for event in _events(airflow) for form in event}
+    times_at_risk = Counter(times_emitted(airflow, at_risk).values())
+    times_safe = Counter(times_emitted(airflow, safe).values())
     record_property(
         "figures",
-        f"watcher killed {KILLS} times, asked again after {[round(gap) for gap in gaps]} s; forms "
-        f"by how often they were emitted: completed before a kill {twice[0]}, after it {twice[1]}",
+        f"watcher killed {KILLS} times, asked again after {gaps} s; forms by how often they were "
+        f"emitted: completed before a kill {times_at_risk}, after it {times_safe}",
     )
-    assert max(twice[0]) <= 2
-    assert set(twice[1]) == {1}
-    assert in_events == {form for run in emitted(airflow) for form in run}
+    assert max(times_at_risk) <= 2
+    assert set(times_safe) == {1}
+    in_events = set(_forms_of_events(airflow))
+    assert in_events == set(chain.from_iterable(emitted(airflow)))
     assert in_events >= {*at_risk, *safe}
 
 
-def _events(airflow: DistributedAirflow) -> Iterator[list[int]]:
-    """The forms of each event."""
+def _wait_for_poll_after(at: datetime, service: FakeFieldService) -> datetime:
+    """Wait until the watcher polls after a time, and give when it did last."""
+
+    def has_polled() -> bool:
+        return polls(service)[-1].at > at
+
+    service.wait_for(has_polled, PATIENCE)
+    return polls(service)[-1].at
+
+
+def _forms_of_events(airflow: DistributedAirflow) -> Iterator[int]:
     offset = 0
-    while page := airflow.api("GET", "/assets/events", params={"limit": 100, "offset": offset})[
-        "asset_events"
-    ]:
-        yield from ([form["id"] for form in event["extra"]["payload"]["forms"]] for event in page)
-        offset += len(page)
+    while True:
+        parameters = {"limit": 100, "offset": offset}
+        page = airflow.api("GET", "/assets/events", params=parameters)
+        events = page["asset_events"]
+        if not events:
+            return
+        for event in events:
+            forms = event["extra"]["payload"]["forms"]
+            yield from (form["id"] for form in forms)
+        offset += len(events)

@@ -13,10 +13,9 @@ import psutil
 import pytest
 
 from fsm_provider.testing import FakeFieldService
-from fsm_provider.testing.state import RecordedRequest
 from tests.distributed.airflow import DistributedAirflow
 from tests.system.airflow_api import PATIENCE, wait_until
-from tests.system.form_events import add, times_emitted, until_emitted
+from tests.system.form_events import add_forms, times_emitted, until_emitted
 from tests.system.kills import (
     BULK_JOBS,
     CONCURRENCY,
@@ -52,7 +51,7 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     reports = stage.finish(runs)
     seconds = (datetime.now(UTC) - killed_at).total_seconds()
     retried = [run for run, report in zip(runs, reports, strict=True) if report.attempts > 1]
-    noticed = [datetime.fromisoformat(stage.task(run)["start_date"]) - killed_at for run in retried]
+    noticed = [_seconds_until_started(stage, run, killed_at) for run in retried]
     orphans = airflow.age_messages()
     airflow.start_again(worker)
     wait_until(lambda: all(map(airflow.times_handled, orphans)), "the messages came again")
@@ -61,20 +60,26 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
     record_property(
         "figures",
         f"killed with {len(retried)} of {RUNS} runs, after {requests} jobs of one: {tally}; tried "
-        f"again after {[round(since.total_seconds()) for since in noticed]} s, over after "
-        f"{seconds:.0f} s; {len(orphans)} messages delivered again",
+        f"again after {noticed} s, over after {seconds:.0f} s; {len(orphans)} messages delivered "
+        "again",
     )
     assert len(orphans) >= len(retried)
-    assert [report.jobs for report in stage.finish(runs)] == [report.jobs for report in reports]
+    for report, report_now in zip(reports, stage.finish(runs), strict=True):
+        assert report_now.jobs == report.jobs
     assert retried
     assert {report.attempts for report in reports} == {1, 2}
-    assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(asked=JOBS)
+    others = replace(tally, created=0, uncertain_existing=0, uncertain_missing=0)
+    assert others == Tally(asked=JOBS)
     for report in reports:
         outcomes = Counter(outcome["outcome"] for outcome in report.result)
-        assert outcomes["uncertain"] <= (
-            CONCURRENCY + CONCURRENCY // 2 if report.attempts == 2 else 0
-        )
+        most_uncertain = CONCURRENCY + CONCURRENCY // 2 if report.attempts == 2 else 0
+        assert outcomes["uncertain"] <= most_uncertain
         assert report.state == ("failed" if outcomes["uncertain"] else "success")
+
+
+def _seconds_until_started(stage: Stage, run: Run, since: datetime) -> int:
+    started_at = datetime.fromisoformat(stage.task(run)["start_date"])
+    return round((started_at - since).total_seconds())
 
 
 @pytest.mark.parametrize("scheduler", ["scheduler", "scheduler-2"])
@@ -86,21 +91,23 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
     record_property: Callable[[str, object], None],
     scheduler: str,
 ) -> None:
-    before, requests = stage.killer.seen.total(), chance.randint(1, JOBS // 2)
+    before = stage.killer.seen.total()
+    requests = chance.randint(1, JOBS // 2)
     runs = _start(stage)
     stage.service.wait_for(lambda: stage.killer.seen.total() >= before + requests, PATIENCE)
-    forms = add(watched, 3)
+    forms = add_forms(watched, 3)
     time.sleep(chance.uniform(0.0, 3.0))
     airflow.kill(scheduler)
     killed_at = time.monotonic()
-    forms += add(watched, 3)
+    forms += add_forms(watched, 3)
     reports = stage.finish(runs)
     seconds = time.monotonic() - killed_at
-    forms += add(watched)
+    forms += add_forms(watched)
     until_emitted(airflow, forms)
     airflow.start_again(scheduler)
 
-    tally, attempts = Tally.from_reports(reports), Counter(report.attempts for report in reports)
+    tally = Tally.from_reports(reports)
+    attempts = Counter(report.attempts for report in reports)
     emitted = Counter(times_emitted(airflow, forms).values())
     record_property(
         "figures",
@@ -113,21 +120,31 @@ def test_a_killed_scheduler_loses_nothing_and_does_nothing_twice(
 
 
 def _start(stage: Stage, fsm_conn_id: str = "fsm_default") -> list[Run]:
-    return [run for _ in range(RUNS) for run in stage.start_bulk("kills_bulk", None, fsm_conn_id)]
+    runs: list[Run] = []
+    for _ in range(RUNS):
+        runs += stage.start_bulk("kills_bulk", None, fsm_conn_id)
+    return runs
 
 
 def _until_a_run_has_sent(
     requests: int, airflow: DistributedAirflow, stage: Stage, worker: str
 ) -> None:
     """Come back while a run of this worker sends its requests, after so many of them."""
-    sender = cache(lambda connection: airflow.name_for(process_behind(connection)))
 
-    def is_the_time(newest: RecordedRequest) -> bool:
-        if not requests <= stage.killer.seen[run_number(newest.path)] <= BULK_JOBS - CONCURRENCY:
+    @cache
+    def sender(connection: tuple[str, int]) -> str:
+        return airflow.name_for(process_behind(connection))
+
+    def is_the_time() -> bool:
+        if not stage.service.requests:
+            return False
+        newest = stage.service.requests[-1]
+        sent = stage.killer.seen[run_number(newest.path)]
+        if not requests <= sent <= BULK_JOBS - CONCURRENCY:
             return False
         try:
             return sender(newest.connection) == worker
         except (ValueError, psutil.NoSuchProcess):  # it has just ended
             return False
 
-    stage.service.wait_for(lambda: any(map(is_the_time, stage.service.requests[-1:])), PATIENCE)
+    stage.service.wait_for(is_the_time, PATIENCE)

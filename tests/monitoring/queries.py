@@ -10,11 +10,18 @@ FOLDER = Path(__file__).parents[2] / "docs" / "monitoring"
 
 def dashboard_queries() -> list[str]:
     """Give those of the panels."""
-    panels = json.loads((FOLDER / "dashboard.json").read_text())["panels"]
-    return [target["expr"] for panel in panels for target in panel.get("targets", ())]
+    dashboard = json.loads((FOLDER / "dashboard.json").read_text())
+    queries: list[str] = []
+    for panel in dashboard["panels"]:
+        targets = panel.get("targets", ())
+        queries += [target["expr"] for target in targets]
+    return queries
 
 
 def alert_queries() -> list[str]:
     """Give those of the alerts."""
-    groups = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"]
-    return [rule["expr"] for group in groups for rule in group["rules"]]
+    alerts = yaml.safe_load((FOLDER / "alerts.yml").read_text())
+    queries: list[str] = []
+    for group in alerts["groups"]:
+        queries += [rule["expr"] for rule in group["rules"]]
+    return queries

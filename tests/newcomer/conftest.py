@@ -3,114 +3,49 @@
 The steps build on each other. Each is printed when it begins, since some take minutes.
 """
 
-import json
 import os
 import re
 import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import requests
 
+from tests.narrator import Narrator
 from tests.newcomer.mistakes import connections, dag_files
-from tests.newcomer.terminals import StaysUp, Terminal, commands_by_step
-from tests.pages import DOCS, PAGES, ROOT, blocks
+from tests.newcomer.newcomer import OWN_TOKEN, Newcomer, StandaloneApi
+from tests.newcomer.terminals import Terminal, commands_by_step
+from tests.pages import DOCS, PAGES, ROOT, block_with
 from tests.processes import end_on_signals, inherited_environment
-from tests.system.airflow_api import AirflowApi, LocalAirflowError, wait_until
-from tests.system.demo import Narrator
 from tests.system.local_airflow import free_port
 
-OWN_TOKEN = "canary-7e1f40d2-token"
 FAKE_URL = "http://127.0.0.1:8400"
 """The fake's, as the pages write it."""
-BASE_URL, TOKEN = "https://api.example.com/v1", "<ACCESS_TOKEN>"
-"""The reader's own, as the pages write them."""
+BASE_URL = "https://api.example.com/v1"
+"""That of the reader's own service, as the pages write it."""
+TOKEN = "<ACCESS_TOKEN>"
+"""That of the reader's own service, as the pages write it."""
 DESTINATION = "/data/gas_safety_records"
 """Of the DAG in README."""
 OWN_SERVICE = (
-    f"python -m fsm_provider fake --port {{port}} --token {OWN_TOKEN} --form-after 5 --page-size 20 "
-    f"--fail 'GET /users 403 always' --property 7 {'--form 7:Boiler ' * 30}"
+    f"python -m fsm_provider fake --port {{port}} --token {OWN_TOKEN} --form-after 5 "
+    f"--page-size 20 --fail 'GET /users 403 always' --property 7 {'--form 7:Boiler ' * 30}"
 )
-"""Stands for the newcomer's own service: it has two pages of forms, one property, and refuses one
-path.
-"""
-START_SECONDS = 240.0
+"""Stands for the newcomer's own service: two pages of forms, one property; it refuses one path."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--home", type=Path, help="a home folder that the quickstart was installed in before"
-    )
+    purpose = "a home folder that the quickstart was installed in before"
+    parser.addoption("--home", type=Path, help=purpose)
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
     """Print no dots: each step prints a line."""
-    return ("passed", "", "PASSED") if report.passed and report.when == "call" else None
-
-
-class StandaloneApi(AirflowApi):
-    """The API of ``airflow standalone``, with the password that it has made."""
-
-    def __init__(self, port: int, airflow_home: Path) -> None:
-        super().__init__(f"http://127.0.0.1:{port}")
-        self._passwords = airflow_home / "simple_auth_manager_passwords.json.generated"
-
-    @property
-    def password(self) -> str:
-        return str(json.loads(self._passwords.read_text())["admin"])
-
-    def _log_in(self) -> None:
-        if "Authorization" not in self._session.headers:
-            account = {"username": "admin", "password": self.password}
-            token = self._session.post(f"{self.base_url}/auth/token", json=account, timeout=30)
-            token.raise_for_status()
-            self._session.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
-
-    def wait_for_dag(self, dag_id: str) -> None:
-        # Others do fail to import here.
-        wait_until(lambda: self._has_dag(dag_id), f"Airflow lists {dag_id}")
-
-
-@dataclass
-class Newcomer:
-    """What the newcomer has in front of them."""
-
-    home: Path
-    steps: dict[int, list[str]]
-    terminals: list[Terminal]
-    api: StandaloneApi
-    fake_url: str
-    own_url: str
-    say: Callable[[str, str], None]
-    running: list[StaysUp] = field(default_factory=list)
-
-    @property
-    def dags(self) -> Path:
-        return self.home / "fsm-quickstart" / "dags"
-
-    def start(self, terminal: int, command: str) -> StaysUp:
-        """Start what stays up in a terminal."""
-        started = self.terminals[terminal].start(command)
-        self.running.append(started)
-        return started
-
-    def start_airflow(self, dag_id: str) -> StaysUp:
-        """Start Airflow in the second terminal, as step 5 says, and wait until it lists a DAG."""
-        (command, _) = self.steps[5]
-        standalone = self.start(1, command)
-
-        def lists_it() -> bool:
-            with suppress(requests.RequestException, LocalAirflowError, FileNotFoundError):
-                return self.api._has_dag(dag_id)
-            return False
-
-        standalone.wait_until(lists_it, START_SECONDS, f"Airflow lists {dag_id}")
-        return standalone
+    has_passed = report.passed and report.when == "call"
+    return ("passed", "", "PASSED") if has_passed else None
 
 
 @pytest.fixture(scope="session")
@@ -133,22 +68,25 @@ def newcomer(
     steps = commands_by_step(DOCS / "quickstart.md")
     with ExitStack() as stack:
         log_ports = [_held_port(stack) for _ in range(2)]
-        api_port, fake_port, own_port = free_port(), free_port(), free_port()
+        api_port = free_port()
+        fake_port = free_port()
+        fake_url = f"http://127.0.0.1:{fake_port}"
+        own_url = f"http://127.0.0.1:{free_port()}"
         real = {
-            FAKE_URL: f"http://127.0.0.1:{fake_port}",
+            FAKE_URL: fake_url,
             "fsm_provider fake --form": f"fsm_provider fake --port {fake_port} --form",
-            BASE_URL: f"http://127.0.0.1:{own_port}",
+            BASE_URL: own_url,
             TOKEN: OWN_TOKEN,
         }
         env = _environment(home, scratch, api_port, log_ports)
         terminals = [Terminal(scratch / str(number), env, real) for number in range(4)]
-        one = Newcomer(
+        person = Newcomer(
             home=home,
             steps=steps,
             terminals=terminals,
             api=StandaloneApi(api_port, home / "fsm-quickstart"),
-            fake_url=f"http://127.0.0.1:{fake_port}",
-            own_url=f"http://127.0.0.1:{own_port}",
+            fake_url=fake_url,
+            own_url=own_url,
             say=say,
         )
         install, activate = steps[1]
@@ -159,38 +97,40 @@ def newcomer(
         for terminal in terminals:
             terminal.run(activate)
         try:
-            yield one
+            yield person
         finally:
-            for started in reversed(one.running):
+            for started in reversed(person.running):
                 started.kill()
 
 
 def _held_port(stack: ExitStack) -> int:
-    """Give a port that nobody else can listen on: Airflow's log servers would, on every interface."""
+    """Give a port that nobody else can listen on.
+
+    Airflow's log servers would, on every interface.
+    """
     held = stack.enter_context(socket.socket())
     held.bind(("127.0.0.1", 0))
     return int(held.getsockname()[1])
 
 
 def _environment(home: Path, scratch: Path, api_port: int, log_ports: list[int]) -> dict[str, str]:
-    """Give the environment of a new terminal: that of the tests, without what they or their users
-    set up.
-    """
+    """Give the environment of a new terminal: without what the tests or their users set up."""
     python3 = scratch / "bin" / "python3"
     python3.parent.mkdir()
-    python3.write_text(f'#!/bin/sh\nexec {shlex.quote(str(Path(sys.executable).resolve()))} "$@"\n')
+    executable = Path(sys.executable).resolve()
+    python3.write_text(f'#!/bin/sh\nexec {shlex.quote(str(executable))} "$@"\n')
     python3.chmod(0o755)
-    inherited = {
-        name: value
-        for name, value in inherited_environment().items()
-        if not name.startswith("PYTHON") and name != "VIRTUAL_ENV"
-    }
+    inherited = inherited_environment()
+    for name in list(inherited):
+        if name.startswith("PYTHON") or name == "VIRTUAL_ENV":
+            del inherited[name]
+    own_home = Path.home()
     loopback = "127.0.0.1,localhost"
     return inherited | {
         "HOME": str(home),
         # Where packages come from, and those that were downloaded before.
-        "XDG_CONFIG_HOME": os.environ.get("XDG_CONFIG_HOME", str(Path.home() / ".config")),
-        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache")),
+        "XDG_CONFIG_HOME": os.environ.get("XDG_CONFIG_HOME", str(own_home / ".config")),
+        "XDG_CACHE_HOME": os.environ.get("XDG_CACHE_HOME", str(own_home / ".cache")),
         "PATH": f"{python3.parent}:{os.environ['PATH']}",
         "NO_COLOR": "1",
         # The output is in a file, which is read while it is written.
@@ -213,11 +153,13 @@ def connected(newcomer: Newcomer) -> Newcomer:
     newcomer.say("step 2", "starting the fake")
     fake = newcomer.start(0, newcomer.steps[2][0])
     fake.wait_until(lambda: "export" in fake.output, 60, "the fake prints its connection")
-    shown = re.findall(r"^export .*$", (DOCS / "quickstart.md").read_text(), re.MULTILINE)[0]
+    quickstart = (DOCS / "quickstart.md").read_text()
+    shown = re.findall(r"^export .*$", quickstart, re.MULTILINE)[0]
     assert shown.replace(FAKE_URL, newcomer.fake_url) in fake.output
     newcomer.say("step 3", "connecting Airflow")
     output = newcomer.terminals[1].run(newcomer.steps[3][0])
-    assert output.rstrip().splitlines()[-1] == "Connection success!", output
+    last_line = output.rstrip().splitlines()[-1]
+    assert last_line == "Connection success!", output
     return newcomer
 
 
@@ -227,9 +169,10 @@ def own(connected: Newcomer) -> Newcomer:
 
     Among the DAGs are that of README and those with a mistake, whose runs have been started.
     """
-    newcomer, say = connected, connected.say
-    say("step 7", "connecting Airflow to another service")
-    service = newcomer.start(3, OWN_SERVICE.format(port=newcomer.own_url.rpartition(":")[2]))
+    newcomer = connected
+    newcomer.say("step 7", "connecting Airflow to another service")
+    _, _, port = newcomer.own_url.rpartition(":")
+    service = newcomer.start(3, OWN_SERVICE.format(port=port))
     service.wait_until(lambda: "export" in service.output, 60, "the service is up")
     probe, connection = newcomer.steps[7]
     code, output = newcomer.terminals[1].attempt(probe)
@@ -240,20 +183,19 @@ def own(connected: Newcomer) -> Newcomer:
     assert "cursor_param is cursor" in output
     newcomer.terminals[1].run(connection)
     _write_dags(newcomer)
-    exports = [
-        f"export AIRFLOW_CONN_{name.upper()}={shlex.quote(text)}"
-        for name, text in connections(newcomer.own_url, OWN_TOKEN).items()
-    ]
+    exports: list[str] = []
+    for name, text in connections(newcomer.own_url, OWN_TOKEN).items():
+        variable = f"AIRFLOW_CONN_{name.upper()}"
+        exports.append(f"export {variable}={shlex.quote(text)}")
     newcomer.terminals[1].run("\n".join(exports))
-    say("step 7", "starting Airflow again ...")
+    newcomer.say("step 7", "starting Airflow again ...")
     newcomer.start_airflow("annual_gas_check")
     return newcomer
 
 
 def _write_dags(newcomer: Newcomer) -> None:
-    (complete,) = (
-        block.text for block in blocks("python", pages=[PAGES[0]]) if "@dag" in block.text
-    )
+    readme = PAGES[0]
+    complete = block_with("@dag", "python", readme)
     assert DESTINATION in complete
     stored = str(newcomer.home / "stored")
     (newcomer.dags / "annual_gas_check.py").write_text(complete.replace(DESTINATION, stored))

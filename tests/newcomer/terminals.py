@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from tests.pages import blocks
 from tests.system.local_airflow import kill_session
@@ -25,17 +26,16 @@ class CommandError(AssertionError):
 
 def commands_by_step(page: Path) -> dict[int, list[str]]:
     """Give the shell blocks of each numbered section of a page, as they stand."""
-    lines = page.read_text().splitlines()
-    starts = {
-        line: int(heading[1])
-        for line, text in enumerate(lines, start=1)
-        if (heading := re.match(r"## (\d+)\. ", text))
-    }
-    steps: dict[int, list[str]] = {number: [] for number in starts.values()}
-    for block in blocks("bash", pages=[page]):
-        steps[max(number for line, number in starts.items() if line < block.line)].append(
-            block.text
-        )
+    steps: dict[int, list[str]] = {}
+    text_by_line = {block.line: block.text for block in blocks("bash", pages=[page])}
+    commands: list[str] = []
+    for line, text in enumerate(page.read_text().splitlines(), start=1):
+        heading = re.match(r"## (\d+)\. ", text)
+        if heading:
+            commands = []
+            steps[int(heading[1])] = commands
+        if line in text_by_line:
+            commands.append(text_by_line[line])
     return steps
 
 
@@ -59,7 +59,8 @@ class StaysUp:
         """
         deadline = time.monotonic() + seconds
         while not is_so():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            has_ended = self.process.poll() is not None
+            if has_ended or time.monotonic() > deadline:
                 raise CommandError(f"not so: {what}:\n{self.output}")
             time.sleep(0.5)
 
@@ -109,7 +110,7 @@ class Terminal:
 
     def attempt(self, commands: str, *, cwd: Path | None = None) -> tuple[int, str]:
         """Run commands up to the first that fails, and return the exit code and the output."""
-        shell = self._shell(commands, stdout=subprocess.PIPE, cwd=cwd)
+        shell = self._shell(commands, subprocess.PIPE, cwd)
         try:
             output, _ = shell.communicate(timeout=COMMAND_SECONDS)
         finally:
@@ -118,23 +119,28 @@ class Terminal:
 
     def start(self, command: str) -> StaysUp:
         """Start a command that stays up."""
-        log = self._folder / f"{len(list(self._folder.glob('*.log')))}.log"
+        earlier_logs = list(self._folder.glob("*.log"))
+        log = self._folder / f"{len(earlier_logs)}.log"
         with log.open("wb") as output:
-            return StaysUp(self._shell(command, stdout=output), log)
+            process = self._shell(command, output)
+        return StaysUp(process, log)
 
-    def _shell(self, commands: str, **arguments) -> subprocess.Popen[bytes]:
+    def _shell(
+        self,
+        commands: str,
+        stdout: int | IO[bytes],
+        cwd: Path | None = None,
+    ) -> subprocess.Popen[bytes]:
         for shown, real in self._real.items():
             commands = commands.replace(shown, real)
         exported = self._folder / "exported.sh"
         remembered = f". '{exported}'\n" if exported.exists() else ""
         return subprocess.Popen(
             ["bash", "-c", f"set -e\n{remembered}{commands}\nexport -p > '{exported}'\n"],
-            **{
-                "cwd": self._env["HOME"],
-                **{key: value for key, value in arguments.items() if value},
-            },
+            cwd=cwd or self._env["HOME"],
             env=self._env,
             stdin=subprocess.DEVNULL,
+            stdout=stdout,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )

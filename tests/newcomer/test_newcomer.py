@@ -2,68 +2,89 @@
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 import requests
 
-from tests.newcomer.conftest import OWN_TOKEN, Newcomer
 from tests.newcomer.mistakes import COMMANDS, DAG_OF_TASKS, IMPORTS, TASKS, Mistake
+from tests.newcomer.newcomer import OWN_TOKEN, Newcomer, StandaloneApi
 from tests.system.airflow_api import wait_until
 
 MAX_LENGTH = 600
 """Characters of a line that is a message."""
 TRACEBACK = "Traceback (most recent call last)"
+FIRST_JOB = "first_job"
+PLANNED = "planned_maintenance_jobs"
+WITHOUT_MISTAKE = ("first_form", "annual_gas_check")
+"""DAGs."""
 
 
 def test_the_quickstart_does_what_it_says(connected: Newcomer) -> None:
-    newcomer, api, say = connected, connected.api, connected.say
-    say("step 5", "starting Airflow ...")
-    standalone = newcomer.start_airflow("first_job")
-    assert f"Password for user 'admin': {api.password}" in standalone.output
-    say("step 5", "Airflow lists first_job")
+    newcomer = connected
+    newcomer.say("step 5", "starting Airflow ...")
+    standalone = newcomer.start_airflow(FIRST_JOB)
+    assert f"Password for user 'admin': {newcomer.api.password}" in standalone.output
+    newcomer.say("step 5", f"Airflow lists {FIRST_JOB}")
     newcomer.terminals[2].run(newcomer.steps[5][1])
+    check_first_job(newcomer)
 
-    run_id = api.first_run("first_job")
-    api.wait_for_tasks(
-        "first_job", run_id, lambda states: states.get("wait_for_its_form") == "deferred"
-    )
-    say("step 5", "the sensor is deferred")
-    assert api.wait_for_run("first_job", run_id) == "success"
-    (form,) = api.xcom("first_job", run_id, "wait_for_its_form")
-    job = api.xcom("first_job", run_id, "create_job")
-    assert (form["formName"], form["jobID"]) == ("Gas Safety Record", job["id"])
-    say("step 5", "it has its form")
-    api.clear("first_job", run_id, ["create_job"])
-    wait_until(
-        lambda: api.task_states("first_job", run_id)["create_job"] != "success",
-        "the task is cleared",
-    )
-    assert api.wait_for_run("first_job", run_id) == "success"
-    assert api.xcom("first_job", run_id, "create_job")["id"] == job["id"]
-    say("step 5", "cleared, the task creates nothing")
-
-    planned = "planned_maintenance_jobs"
     newcomer.terminals[2].run(newcomer.steps[6][0])
-    wait_until(lambda: len(api.runs(planned)) == 2, "there are two runs")
-    run_ids = [run["dag_run_id"] for run in api.runs(planned)]
-    assert [api.wait_for_run(planned, one) for one in run_ids] == ["success"] * 2
-    reports = [Counter(api.xcom(planned, one, "report")) for one in run_ids]
-    assert sum(reports, Counter()) == {"created": 5, "existing": 5}
-    say("step 6", "two runs have created each job once")
+    check_planned_jobs(newcomer)
 
     presses = standalone.interrupt()
     assert "Shutting down components" in standalone.output
-    say("step 7", f"Airflow is stopped: Ctrl-C, {presses} x")
+    newcomer.say("step 7", f"Airflow is stopped: Ctrl-C, {presses} x")
     with pytest.raises(requests.ConnectionError):
-        requests.get(api.base_url, timeout=5)
+        requests.get(newcomer.api.base_url, timeout=5)
+
+
+def check_first_job(newcomer: Newcomer) -> None:
+    """Check that its run waits for its form, and that the cleared task creates nothing."""
+    api = newcomer.api
+
+    def is_deferred(states: dict[str, str | None]) -> bool:
+        return states.get("wait_for_its_form") == "deferred"
+
+    def is_cleared() -> bool:
+        return api.task_states(FIRST_JOB, run_id)["create_job"] != "success"
+
+    run_id = api.first_run(FIRST_JOB)
+    api.wait_for_tasks(FIRST_JOB, run_id, is_deferred)
+    newcomer.say("step 5", "the sensor is deferred")
+    assert api.wait_for_run(FIRST_JOB, run_id) == "success"
+    (form,) = api.xcom(FIRST_JOB, run_id, "wait_for_its_form")
+    job = api.xcom(FIRST_JOB, run_id, "create_job")
+    assert form["formName"] == "Gas Safety Record"
+    assert form["jobID"] == job["id"]
+    newcomer.say("step 5", "it has its form")
+
+    api.clear(FIRST_JOB, run_id, ["create_job"])
+    wait_until(is_cleared, "the task is cleared")
+    assert api.wait_for_run(FIRST_JOB, run_id) == "success"
+    assert api.xcom(FIRST_JOB, run_id, "create_job")["id"] == job["id"]
+    newcomer.say("step 5", "cleared, the task creates nothing")
+
+
+def check_planned_jobs(newcomer: Newcomer) -> None:
+    """Check that two runs create each job once."""
+    api = newcomer.api
+    wait_until(lambda: len(api.runs(PLANNED)) == 2, "there are two runs")
+    outcomes: Counter[str] = Counter()
+    for run in api.runs(PLANNED):
+        run_id = run["dag_run_id"]
+        assert api.wait_for_run(PLANNED, run_id) == "success"
+        outcomes.update(api.xcom(PLANNED, run_id, "report"))
+    assert outcomes == Counter(created=5, existing=5)
+    newcomer.say("step 6", "two runs have created each job once")
 
 
 @pytest.fixture(scope="module")
 def runs(own: Newcomer) -> dict[str, str]:
     """The run of each DAG, all started; the two without a mistake first."""
-    for name in ("first_form", "annual_gas_check"):
-        own.api.pause(name, False)
-    return {name: own.api.begin(name) for name in ("first_form", "annual_gas_check", DAG_OF_TASKS)}
+    for dag_id in WITHOUT_MISTAKE:
+        own.api.pause(dag_id, False)
+    return {dag_id: own.api.begin(dag_id) for dag_id in (*WITHOUT_MISTAKE, DAG_OF_TASKS)}
 
 
 def test_the_first_dag_is_that_of_the_readme(own: Newcomer, runs: dict[str, str]) -> None:
@@ -72,7 +93,8 @@ def test_the_first_dag_is_that_of_the_readme(own: Newcomer, runs: dict[str, str]
     assert own.api.wait_for_run(dag_id, runs[dag_id]) == "success"
 
     result = own.api.xcom(dag_id, runs[dag_id], "store_pdfs")
-    assert (result["stored"], result["failed"]) == (1, 0)
+    assert result["stored"] == 1
+    assert result["failed"] == 0
     (pdf,) = (own.home / "stored").rglob("*.pdf")
     assert pdf.read_bytes().startswith(b"%PDF-")
     own.say("first DAG", f"{dag_id} has stored the form's PDF")
@@ -82,14 +104,16 @@ def test_the_first_dag_is_that_of_the_readme(own: Newcomer, runs: dict[str, str]
 
 
 def test_there_are_at_least_sixty_mistakes_each_with_a_name_of_its_own() -> None:
-    names = [one.name for one in (*COMMANDS, *IMPORTS, *TASKS)]
+    names = [mistake.name for mistake in (*COMMANDS, *IMPORTS, *TASKS)]
 
     assert len(set(names)) == len(names) >= 60
 
 
 @pytest.mark.parametrize("mistake", COMMANDS, ids=str)
 def test_a_command_names_the_mistake(own: Newcomer, mistake: Mistake) -> None:
-    code, output = own.terminals[1].attempt(mistake.text.format(name=mistake.name))
+    command = mistake.text.format(name=mistake.name)
+
+    code, output = own.terminals[1].attempt(command)
 
     judge(own, mistake, output.splitlines(), output)
     assert code or "failed" in output or "probed" in mistake.name
@@ -99,13 +123,13 @@ def test_a_command_names_the_mistake(own: Newcomer, mistake: Mistake) -> None:
 
 @pytest.mark.parametrize("mistake", IMPORTS, ids=str)
 def test_an_import_error_names_the_mistake(own: Newcomer, mistake: Mistake) -> None:
-    def found() -> str:
-        errors = own.api.import_errors()
-        return next(
-            (text for file, text in errors.items() if file.endswith(f"{mistake.name}.py")), ""
-        )
+    def error_of_its_file() -> str:
+        for file, text in own.api.import_errors().items():
+            if file.endswith(f"{mistake.name}.py"):
+                return text
+        return ""
 
-    text = wait_until(found, f"{mistake.name} has an import error")
+    text = wait_until(error_of_its_file, f"{mistake.name} has an import error")
 
     judge(own, mistake, text.splitlines(), text)
 
@@ -114,16 +138,29 @@ def test_an_import_error_names_the_mistake(own: Newcomer, mistake: Mistake) -> N
 def test_the_log_of_a_task_names_the_mistake(
     own: Newcomer, runs: dict[str, str], mistake: Mistake
 ) -> None:
-    api, run_id = own.api, runs[DAG_OF_TASKS]
-    path = f"/dags/{DAG_OF_TASKS}/dagRuns/{run_id}/taskInstances/{mistake.name}"
-    api.wait_for_tasks(DAG_OF_TASKS, run_id, lambda states: states.get(mistake.name) == "failed")
-    attempt = api.api("GET", path)["try_number"]
-    events = api.api("GET", f"{path}/logs/{attempt}", params={"full_content": True})["content"]
-    errors = [error for event in events for error in event.get("error_detail", ())]
+    run_id = runs[DAG_OF_TASKS]
+
+    def has_failed(states: dict[str, str | None]) -> bool:
+        return states.get(mistake.name) == "failed"
+
+    own.api.wait_for_tasks(DAG_OF_TASKS, run_id, has_failed)
+
+    events = log_of_task(own.api, run_id, mistake.name)
     lines = [event["event"] for event in events]
+    errors: list[dict[str, Any]] = []
+    for event in events:
+        errors += event.get("error_detail", ())
     lines += [f"{error['exc_type']}: {error['exc_value']}" for error in errors]
     judge(own, mistake, lines, json.dumps(events))
     assert len(errors) <= 1, f"{len(errors)} tracebacks:\n" + "\n".join(lines)
+
+
+def log_of_task(api: StandaloneApi, run_id: str, task_id: str) -> list[dict[str, Any]]:
+    """Give the events of a task's last attempt."""
+    path = f"/dags/{DAG_OF_TASKS}/dagRuns/{run_id}/taskInstances/{task_id}"
+    attempt = api.api("GET", path)["try_number"]
+    log = api.api("GET", f"{path}/logs/{attempt}", params={"full_content": True})
+    return list(log["content"])
 
 
 def judge(newcomer: Newcomer, mistake: Mistake, lines: list[str], everything: str) -> None:
@@ -132,13 +169,14 @@ def judge(newcomer: Newcomer, mistake: Mistake, lines: list[str], everything: st
     :param lines: the lines of the message, and of what is printed around it.
     """
     url = newcomer.own_url
-    says = [
-        part.replace("URL", url).replace("HOST", url.partition("//")[2]) for part in mistake.says
-    ]
+    _, _, host = url.partition("//")
+    parts = [part.replace("URL", url).replace("HOST", host) for part in mistake.says]
     shown = "\n".join(lines)
-    said = [line for line in lines if all(part in line for part in says)]
-    assert said, f"no line of this says {' ... '.join(says)}:\n{shown}"
-    assert len(min(said, key=len)) <= MAX_LENGTH, f"a long message:\n{min(said, key=len)}"
-    assert [token for token in (OWN_TOKEN, "canary-wrong-token") if token in everything] == []
+    messages = [line for line in lines if all(part in line for part in parts)]
+    assert messages, f"no line of this says {' ... '.join(parts)}:\n{shown}"
+    shortest = min(messages, key=len)
+    assert len(shortest) <= MAX_LENGTH, f"a long message:\n{shortest}"
+    assert OWN_TOKEN not in everything
+    assert "canary-wrong-token" not in everything
     assert everything.count(TRACEBACK) <= 1, f"more than one traceback:\n{shown}"
-    newcomer.say("mistake", f"{mistake}: {min(said, key=len).strip()}")
+    newcomer.say("mistake", f"{mistake}: {shortest.strip()}")

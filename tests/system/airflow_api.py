@@ -16,8 +16,20 @@ from tests.capabilities import IS_AIRFLOW_3
 ROOT = "/api/v2" if IS_AIRFLOW_3 else "/api/v1"
 HEALTH = f"{ROOT}/monitor/health" if IS_AIRFLOW_3 else f"{ROOT}/health"
 REPEATED_LOG_FIELDS = frozenset(
-    {"timestamp", "level", "event", "logger", "filename", "lineno"}
-    | {"dag_id", "run_id", "task_id", "try_number", "map_index", "ti_id"}
+    {
+        "timestamp",
+        "level",
+        "event",
+        "logger",
+        "filename",
+        "lineno",
+        "dag_id",
+        "run_id",
+        "task_id",
+        "try_number",
+        "map_index",
+        "ti_id",
+    }
 )
 NO_DATE = {"logical_date": None} if IS_AIRFLOW_3 else {}
 BY_ID = {"order_by": "id"} if IS_AIRFLOW_3 else {}
@@ -25,9 +37,7 @@ FINISHED = frozenset({"success", "failed"})
 POLL_SECONDS = 1.0
 DATABASE_ATTEMPTS = 20
 PATIENCE = float(os.environ.get("FSM_PATIENCE", "600"))
-"""Seconds after which what a test waits for is taken for never: longer than the slowest machine
-needs.
-"""
+"""Seconds after which a test gives up what it waits for: more than the slowest machine needs."""
 
 T = TypeVar("T")
 
@@ -42,16 +52,19 @@ def wait_until(find: Callable[[], T], what: str) -> T:
     :param what: in words, for the error of the deadline.
     """
     deadline = time.monotonic() + PATIENCE
-    while not (found := find()):
+    while True:
+        result = find()
+        if result:
+            return result
         if time.monotonic() > deadline:
             raise LocalAirflowError(f"not so after {PATIENCE:.0f} s: {what}")
         time.sleep(POLL_SECONDS)
-    return found
 
 
 class AirflowApi:
-    """``/api/v2`` of an Airflow that gives everybody an admin's token; in Airflow 2 ``/api/v1``,
-    without one.
+    """The REST API of an Airflow: ``/api/v2``, in Airflow 2 ``/api/v1``.
+
+    Airflow 3 gives everybody an admin's token; Airflow 2 needs none.
 
     :param base_url: the API server's URL
     """
@@ -67,11 +80,11 @@ class AirflowApi:
         SQLite has one writer at a time: what Airflow could not write, it is asked for again.
         """
         self._log_in()
+        url = f"{self.base_url}{ROOT}{path}"
         for _ in range(DATABASE_ATTEMPTS):
-            response = self._session.request(
-                method, f"{self.base_url}{ROOT}{path}", timeout=60, **arguments
-            )
-            if response.status_code != 500 or "Database error" not in response.text:
+            response = self._session.request(method, url, timeout=60, **arguments)
+            is_locked = response.status_code == 500 and "Database error" in response.text
+            if not is_locked:
                 break
             time.sleep(POLL_SECONDS)
         if not response.ok:
@@ -94,10 +107,12 @@ class AirflowApi:
         return response
 
     def _log_in(self) -> None:
-        if IS_AIRFLOW_3 and "Authorization" not in self._session.headers:
-            token = self._session.get(f"{self.base_url}/auth/token", timeout=30)
-            token.raise_for_status()
-            self._session.headers["Authorization"] = f"Bearer {token.json()['access_token']}"
+        if not IS_AIRFLOW_3 or "Authorization" in self._session.headers:
+            return
+        response = self._session.get(f"{self.base_url}/auth/token", timeout=30)
+        response.raise_for_status()
+        token = response.json()["access_token"]
+        self._session.headers["Authorization"] = f"Bearer {token}"
 
     def import_errors(self) -> dict[str, str]:
         """Each DAG file that cannot be imported, with its stack trace."""
@@ -108,31 +123,47 @@ class AirflowApi:
         """Return once the DAG is parsed; raise as soon as any file fails to import."""
 
         def is_parsed() -> bool:
-            has_dag = self._has_dag(dag_id)
-            if not has_dag and (errors := self.import_errors()):
-                raise LocalAirflowError("\n".join(f"{file}:\n{errors[file]}" for file in errors))
-            return has_dag
+            if self._has_dag(dag_id):
+                return True
+            errors = self.import_errors()
+            if errors:
+                texts = [f"{file}:\n{stack_trace}" for file, stack_trace in errors.items()]
+                raise LocalAirflowError("\n".join(texts))
+            return False
 
         wait_until(is_parsed, f"{dag_id} is parsed")
 
     def _has_dag(self, dag_id: str) -> bool:
-        similar = self.api("GET", "/dags", params={"dag_id_pattern": dag_id, "limit": 100})
-        return any(dag["dag_id"] == dag_id for dag in similar["dags"])
+        parameters = {"dag_id_pattern": dag_id, "limit": 100}
+        similar = self.api("GET", "/dags", params=parameters)["dags"]
+        return dag_id in [dag["dag_id"] for dag in similar]
 
     def trigger(
-        self, dag_id: str, conf: Mapping[str, Any] | None = None, run_id: str | None = None
+        self,
+        dag_id: str,
+        conf: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
     ) -> str:
         """Start a run, as soon as the DAG is parsed, and return its id."""
         self.wait_for_dag(dag_id)
-        run_id = run_id or f"manual__{datetime.now(UTC).isoformat()}"
-        body = {"dag_run_id": run_id, "conf": dict(conf or {}), **NO_DATE}
+        if run_id is None:
+            run_id = f"manual__{datetime.now(UTC).isoformat()}"
+        body = {
+            "dag_run_id": run_id,
+            "conf": dict(conf or {}),
+            **NO_DATE,
+        }
         self._ask("POST", f"/dags/{dag_id}/dagRuns", json=body)
         return run_id
 
     def begin(self, dag_id: str) -> str:
         """Trigger a DAG, and wait for its run: a scheduler dies if SQLite has too many writers."""
         run_id = self.trigger(dag_id)
-        wait_until(lambda: self.run_state(dag_id, run_id) != "queued", f"{dag_id} has begun")
+
+        def has_begun() -> bool:
+            return self.run_state(dag_id, run_id) != "queued"
+
+        wait_until(has_begun, f"{dag_id} has begun")
         return run_id
 
     def pause(self, dag_id: str, paused: bool) -> None:
@@ -148,28 +179,42 @@ class AirflowApi:
         """Return all runs of a DAG, the first one first."""
         return self._all(f"/dags/{dag_id}/dagRuns", "dag_runs")
 
+    def succeeded_runs(self, dag_id: str) -> list[str]:
+        """Return the ids of a DAG's runs that have succeeded, the first one first."""
+        run_ids: list[str] = []
+        for run in self.runs(dag_id):
+            has_succeeded = run["state"] == "success"
+            if has_succeeded:
+                run_ids.append(run["dag_run_id"])
+        return run_ids
+
     def first_run(self, dag_id: str) -> str:
         """Wait until Airflow has started a run of a DAG by itself, and return its id."""
         self.wait_for_dag(dag_id)
-        return str(wait_until(lambda: self.runs(dag_id), f"{dag_id} has a run")[0]["dag_run_id"])
+        runs = wait_until(lambda: self.runs(dag_id), f"{dag_id} has a run")
+        return str(runs[0]["dag_run_id"])
 
     def _all(self, path: str, kind: str) -> list[dict[str, Any]]:
         """Read every page of a listing; it has at most 100, whatever is asked for."""
-        found: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         while True:
-            page = self.api("GET", path, params={"limit": 100, "offset": len(found), **BY_ID})
-            found += page[kind]
-            if not page[kind] or len(found) >= page["total_entries"]:
-                return found
+            parameters = {"limit": 100, "offset": len(records), **BY_ID}
+            page = self.api("GET", path, params=parameters)
+            records += page[kind]
+            is_last = not page[kind] or len(records) >= page["total_entries"]
+            if is_last:
+                return records
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         """Return the state of a run: queued, running, success or failed."""
-        return str(self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}")["state"])
+        run = self.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}")
+        return str(run["state"])
 
     def task_states(self, dag_id: str, run_id: str) -> dict[str, str | None]:
         """Map task id to state; a mapped task instance is named ``task_id[map_index]``."""
-        tasks = self._all(f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances", "task_instances")
-        return {_task_name(task): task["state"] for task in tasks}
+        path = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances"
+        instances = self._all(path, "task_instances")
+        return {_task_name(instance): instance["state"] for instance in instances}
 
     def follow(self, dag_id: str, run_id: str) -> Iterator[tuple[str, dict[str, str | None]]]:
         """Yield the state of the run and of its tasks, again and again until the run is over."""
@@ -186,11 +231,12 @@ class AirflowApi:
             time.sleep(POLL_SECONDS)
 
     def wait_for_tasks(
-        self, dag_id: str, run_id: str, are_there: Callable[[dict[str, str | None]], bool]
+        self,
+        dag_id: str,
+        run_id: str,
+        are_there: Callable[[dict[str, str | None]], bool],
     ) -> None:
-        """Return once ``are_there`` says so of the states of the tasks; raise where the run ends
-        without.
-        """
+        """Return once ``are_there`` says so of the tasks' states; raise if the run ends first."""
         for _, states in self.follow(dag_id, run_id):
             if are_there(states):
                 return
@@ -198,9 +244,11 @@ class AirflowApi:
 
     def wait_for_run(self, dag_id: str, run_id: str) -> str:
         """Return the run's final state."""
-        wait_until(
-            lambda: self.run_state(dag_id, run_id) in FINISHED, f"{run_id} of {dag_id} is over"
-        )
+
+        def is_over() -> bool:
+            return self.run_state(dag_id, run_id) in FINISHED
+
+        wait_until(is_over, f"{run_id} of {dag_id} is over")
         return self.run_state(dag_id, run_id)
 
     def xcom(
@@ -213,10 +261,13 @@ class AirflowApi:
     ) -> Any:
         """Return the value that a task pushed."""
         path = f"{_task_path(dag_id, run_id, task_id)}/xcomEntries/{key}"
-        value = self.api("GET", path, params={"map_index": map_index})["value"]
-        if not IS_AIRFLOW_3:  # as Python shows it
-            with suppress(ValueError, SyntaxError):
-                return ast.literal_eval(value)
+        entry = self.api("GET", path, params={"map_index": map_index})
+        value = entry["value"]
+        if IS_AIRFLOW_3:
+            return value
+        # Airflow 2 gives it as Python shows it.
+        with suppress(ValueError, SyntaxError):
+            return ast.literal_eval(value)
         return value
 
     def task_log(
@@ -232,14 +283,18 @@ class AirflowApi:
         if try_number is None:
             instance = path if map_index < 0 else f"{path}/{map_index}"
             try_number = self.api("GET", instance)["try_number"]
-        parameters = {"full_content": True, "map_index": map_index}
-        as_json = {"Accept": "application/json"}
-        content = self.api("GET", f"{path}/logs/{try_number}", params=parameters, headers=as_json)[
-            "content"
-        ]
-        if not IS_AIRFLOW_3:
-            return "\n".join(text for _, text in ast.literal_eval(content))
-        return "\n".join(map(_log_line, content))
+        log = self.api(
+            "GET",
+            f"{path}/logs/{try_number}",
+            params={"full_content": True, "map_index": map_index},
+            headers={"Accept": "application/json"},
+        )
+        content = log["content"]
+        if IS_AIRFLOW_3:
+            lines = [_log_line(event) for event in content]
+        else:
+            lines = [text for _, text in ast.literal_eval(content)]
+        return "\n".join(lines)
 
     def clear(self, dag_id: str, run_id: str, task_ids: Iterable[str]) -> None:
         """Make the tasks run again in the same run."""
@@ -254,16 +309,21 @@ class AirflowApi:
 
     def extra_links(self, dag_id: str, run_id: str, task_id: str) -> dict[str, str | None]:
         """Map the name of each extra link of a task to its URL."""
-        path = f"{_task_path(dag_id, run_id, task_id)}/links"
-        return dict(self.api("GET", path)["extra_links"])
+        links = self.api("GET", f"{_task_path(dag_id, run_id, task_id)}/links")
+        return dict(links["extra_links"])
 
     def set_variable(self, key: str, value: Any) -> None:
         """Make a Variable that holds a value as JSON."""
-        self.api("POST", "/variables", json={"key": key, "value": json.dumps(value)})
+        body = {"key": key, "value": json.dumps(value)}
+        self.api("POST", "/variables", json=body)
 
     def add_connection(self, conn_id: str, connection: Mapping[str, Any], **extra: Any) -> None:
         """Make a connection in the database, with settings in its extra."""
-        body = {**connection, "connection_id": conn_id, "extra": json.dumps(extra)}
+        body = {
+            **connection,
+            "connection_id": conn_id,
+            "extra": json.dumps(extra),
+        }
         self.api("POST", "/connections", json=body)
 
     def test_connection(self, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,21 +336,34 @@ def _task_path(dag_id: str, run_id: str, task_id: str) -> str:
 
 
 def _task_name(instance: Mapping[str, Any]) -> str:
-    mapped = f"[{instance['map_index']}]" if instance["map_index"] >= 0 else ""
-    return f"{instance['task_id']}{mapped}"
+    task_id = str(instance["task_id"])
+    map_index = instance["map_index"]
+    is_mapped = map_index >= 0
+    return f"{task_id}[{map_index}]" if is_mapped else task_id
 
 
 def _log_line(event: Mapping[str, Any]) -> str:
     """Time, level and message, then every other field but those that each line repeats."""
-    head = [event.get(key) for key in ("timestamp", "level", "event")]
-    rest = {key: value for key, value in event.items() if key not in REPEATED_LOG_FIELDS}
-    errors = rest.pop("error_detail", [])
-    line = " ".join([str(part) for part in head if part] + ([json.dumps(rest)] if rest else []))
-    return "\n".join([line, *map(_traceback, errors)])
+    words: list[str] = []
+    for name in ("timestamp", "level", "event"):
+        value = event.get(name)
+        if value:
+            words.append(str(value))
+    others = dict(event)
+    errors = others.pop("error_detail", [])
+    for name in REPEATED_LOG_FIELDS:
+        others.pop(name, None)
+    if others:
+        words.append(json.dumps(others))
+    tracebacks = [_traceback(error) for error in errors]
+    return "\n".join([" ".join(words), *tracebacks])
 
 
 def _traceback(error: Mapping[str, Any]) -> str:
-    frames = [
-        f"  {frame['filename']}:{frame['lineno']} {frame['name']}" for frame in error["frames"]
-    ]
-    return "\n".join([*frames, f"{error['exc_type']}: {error['exc_value']}", *error["exc_notes"]])
+    lines: list[str] = []
+    for frame in error["frames"]:
+        place = f"{frame['filename']}:{frame['lineno']}"
+        lines.append(f"  {place} {frame['name']}")
+    lines.append(f"{error['exc_type']}: {error['exc_value']}")
+    lines += error["exc_notes"]
+    return "\n".join(lines)

@@ -11,18 +11,24 @@ import pytest
 
 from fsm_provider.plugins.webhooks import URL_PREFIX
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
+from tests.pages import ROOT
 from tests.smtp import Mailbox, mail_server
 from tests.statsd import Metrics, statsd
 from tests.system.dags.watched import WATCHED_NAME
+from tests.system.examples import EXAMPLES
 from tests.system.form_events import DAG_ID
 from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import LocalAirflow
+from tests.system.tokens import REFUSED_TOKEN, TOKEN, WATCHED_TOKEN
 from tests.system.watcher import until_polled
 
 collect_ignore = ["kit"]  # a user's project, whose tests a test runs
 
-ROOT = Path(__file__).parents[2]
-WATCHED = {"test_deferred_sensors", "test_metrics", "test_webhooks"}
+WATCHED = {
+    "test_deferred_sensors",
+    "test_metrics",
+    "test_webhooks",
+}
 """Files whose tests share an Airflow."""
 ALONE = {
     "test_docs",
@@ -33,12 +39,12 @@ ALONE = {
     "test_wheel",
 }
 """Files that need none, or one of their own. All others share another one."""
-DAGS = {"examples": ROOT / "example_dags", "system": ROOT / "tests" / "system" / "dags"}
-TOKEN = "canary-5d0e8c1f-token"
+DAGS = {
+    "examples": EXAMPLES,
+    "system": ROOT / "tests" / "system" / "dags",
+}
 HISTORY = 30
 """Forms that were completed long before anybody watches."""
-REFUSED_TOKEN = "canary-91b7aa42-token"
-WATCHED_TOKEN = "canary-3c55e0d9-token"
 LONG = 600.0
 """Seconds for a response that a test holds back."""
 AIRFLOWS_OWN_DEBUG_LINE = re.compile(rb"Received message from task runner.* msg=PutVariable\(.*")
@@ -54,8 +60,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = Path(nodeid.partition("::")[0]).stem
-            return "watched" if file in WATCHED else file if file in ALONE else "airflow"
+            path, _, _ = nodeid.partition("::")
+            file = Path(path).stem
+            if file in WATCHED:
+                return "watched"
+            if file in ALONE:
+                return file
+            return "airflow"
 
     return Scheduling(config, log)
 
@@ -116,16 +127,18 @@ def airflow(
     signing secret.
     """
     home = tmp_path_factory.mktemp("airflow")
+    refused_connection = {**service.connection(), "password": REFUSED_TOKEN}
+    watched_since = datetime.now(UTC) - timedelta(days=3)
     env = {
         **metrics.env,
         **mailbox.env,
         "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
         **connections_with_ledger(service, home, "fsm_with_ledger", timeout=LONG),
         "AIRFLOW_CONN_FSM_WATCHED": watched_service.connection_json(),
-        "AIRFLOW_CONN_FSM_REFUSED": json.dumps({**service.connection(), "password": REFUSED_TOKEN}),
+        "AIRFLOW_CONN_FSM_REFUSED": json.dumps(refused_connection),
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "DEBUG",
         "FSM_POLL_INTERVAL": "1",
-        "FSM_WATCHED_SINCE": (datetime.now(UTC) - timedelta(days=3)).isoformat(),
+        "FSM_WATCHED_SINCE": watched_since.isoformat(),
         # Airflow fails a task of a run that is deleted and made again while the former's process
         # still ends.
         "AIRFLOW__CORE__DEFAULT_TASK_RETRY_DELAY": "5",
@@ -134,23 +147,40 @@ def airflow(
     }
     with LocalAirflow(dags_folder, home, env) as running:
         yield running
-    written = {path: path.read_bytes() for path in home.rglob("*") if path.is_file()}
+    written = contents_of_files(home)
     written[home / "metrics"] = bytes(metrics.raw)
     assert any(b'"level":"debug"' in text for text in written.values()), "the log is not at DEBUG"
-    path_tokens = [
-        webhook["targetURL"].rpartition("/")[2]
-        for webhook in service.webhooks
-        if URL_PREFIX in webhook["targetURL"]
-    ]
-    signing_secrets = [webhook["signingSecret"] for webhook in service.webhooks]
-    secrets = [TOKEN, REFUSED_TOKEN, WATCHED_TOKEN, *signing_secrets, *path_tokens]
+    secrets = secrets_of(service)
     for path, text in written.items():
         ours = AIRFLOWS_OWN_DEBUG_LINE.sub(b"", text)
         assert [secret for secret in secrets if secret.encode() in ours] == [], path
 
 
+def contents_of_files(folder: Path) -> dict[Path, bytes]:
+    """Read all files below a folder."""
+    contents: dict[Path, bytes] = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            contents[path] = path.read_bytes()
+    return contents
+
+
+def secrets_of(service: FakeFieldService) -> list[str]:
+    """Give all tokens, and the secrets of the webhooks that are registered with the service."""
+    secrets = [TOKEN, REFUSED_TOKEN, WATCHED_TOKEN]
+    for webhook in service.webhooks:
+        secrets.append(webhook["signingSecret"])
+        if URL_PREFIX in webhook["targetURL"]:
+            path_token = webhook["targetURL"].rpartition("/")[2]
+            secrets.append(path_token)
+    return secrets
+
+
 @pytest.fixture
-def watched(airflow: LocalAirflow, watched_service: FakeFieldService) -> Iterator[FakeFieldService]:
+def watched(
+    airflow: LocalAirflow,
+    watched_service: FakeFieldService,
+) -> Iterator[FakeFieldService]:
     """The service, polled by a watcher at least three times; a test may make it fail."""
     airflow.wait_for_dag(DAG_ID)
     until_polled(watched_service)

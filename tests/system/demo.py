@@ -5,46 +5,23 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fsm_provider.testing import Deliveries, Engineer, FakeFieldService
+from tests.narrator import Narrator
 from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
+from tests.system.examples import EXAMPLES
 from tests.system.ledger import connections_with_ledger
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import until_polled
 
-EXAMPLES = Path(__file__).parents[2] / "example_dags"
 ENGINEER = Engineer(after=8.0, every=2.0, form_names=("Gas Safety Record", "Job Sign-off"))
 ENDS = frozenset({"success", "failed", "upstream_failed", "skipped"})
 STEPS = ENDS | {"running", "deferred", "up_for_retry", "up_for_reschedule"}
-
-
-class Narrator:
-    """Prints one line per step, with the seconds since the start."""
-
-    def __init__(self) -> None:
-        self._start = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._start
-
-    def say(self, who: str, what: str) -> None:
-        """Print a line at once, also into a pipe."""
-        print(f"{self.seconds:6.1f} s  {who:<16}{what}", flush=True)
-
-    def show(self, rows: Sequence[Sequence[object]]) -> None:
-        """Print what came out as a table."""
-        cells = [["" if cell is None else str(cell) for cell in row] for row in rows]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
-        print("\n" + "\n".join(f"  {line}" for line in lines) + "\n", flush=True)
 
 
 @dataclass(frozen=True)
@@ -75,19 +52,21 @@ class Stage:
             for _, states in self.airflow.follow(dag_id, run_id):
                 on_poll()
                 for task_id, state in states.items():
-                    if state in shown and state != seen.get(task_id):
-                        description = ""
-                        if state == "success":
-                            description = result(task_id, self._returned(dag_id, run_id, task_id))
-                        self.narrator.say(task_id, f"{state}{description and f': {description}'}")
+                    has_changed = state != seen.get(task_id)
+                    if not has_changed or state not in shown:
+                        continue
+                    description = ""
+                    if state == "success":
+                        description = result(task_id, self._returned(dag_id, run_id, task_id))
+                    text = f"{state}: {description}" if description else state
+                    self.narrator.say(task_id, text)
                 seen = states
         except LocalAirflowError as error:
             print(error, file=sys.stderr)
         run_state = self.airflow.run_state(dag_id, run_id)
         if run_state != "success":
-            raise LocalAirflowError(
-                "\n".join([f"{dag_id} is {run_state}", *self._logs(dag_id, run_id, seen)])
-            )
+            logs = self._logs(dag_id, run_id, seen)
+            raise LocalAirflowError("\n".join([f"{dag_id} is {run_state}", *logs]))
 
     def _returned(self, dag_id: str, run_id: str, task_id: str) -> Any:
         """What a task returned, None where that is not kept, as of a branch."""
@@ -97,11 +76,14 @@ class Stage:
             return None
 
     def _logs(self, dag_id: str, run_id: str, states: dict[str, str | None]) -> list[str]:
-        return [
-            f"\n--- {task_id} is {state}\n{self.airflow.task_log(dag_id, run_id, task_id)}"
-            for task_id, state in states.items()
-            if state not in (None, "success", "skipped", "upstream_failed")
-        ]
+        """Give the logs of the tasks that have run and not succeeded."""
+        logs: list[str] = []
+        for task_id, state in states.items():
+            if state in (None, "success", "skipped", "upstream_failed"):
+                continue
+            log = self.airflow.task_log(dag_id, run_id, task_id)
+            logs.append(f"\n--- {task_id} is {state}\n{log}")
+        return logs
 
 
 def work_order(stage: Stage) -> None:
@@ -109,7 +91,8 @@ def work_order(stage: Stage) -> None:
     forms: list[str] = []
 
     def on_poll() -> None:
-        for form in stage.service.forms[len(forms) :]:
+        new_forms = stage.service.forms[len(forms) :]
+        for form in new_forms:
             forms.append(form["formName"])
             stage.narrator.say("engineer", f"completed {form['formName']}")
 
@@ -125,9 +108,10 @@ def work_order(stage: Stage) -> None:
     run_id = stage.airflow.trigger("work_order_roundtrip")
     stage.narrator.say("DAG", "work_order_roundtrip triggered")
     stage.follow("work_order_roundtrip", run_id, result, on_poll=on_poll)
+    jobs = [str(job["id"]) for job in stage.service.jobs]
     stage.narrator.show(
         [
-            ("job", ", ".join(str(job["id"]) for job in stage.service.jobs)),
+            ("job", ", ".join(jobs)),
             ("forms", ", ".join(forms)),
             ("run", "success"),
             ("seconds", f"{stage.narrator.seconds:.1f}"),
@@ -145,9 +129,8 @@ def register_webhook(stage: Stage) -> None:
 
     def result(task_id: str, value: Any) -> str:
         (webhook,) = value
-        return (
-            f"webhook {webhook['id']}, {', '.join(webhook['eventTypes'])} -> {webhook['targetURL']}"
-        )
+        event_types = ", ".join(webhook["eventTypes"])
+        return f"webhook {webhook['id']}, {event_types} -> {webhook['targetURL']}"
 
     stage.follow("webhook_bootstrap", run_id, result, shown=ENDS)
 
@@ -155,18 +138,23 @@ def register_webhook(stage: Stage) -> None:
 def delivered_job(stage: Stage) -> None:
     """The webhook of the job that the work order created, and the run that it started."""
     for attempt in stage.service.deliveries:
-        stage.narrator.say(
-            "fake service", f"delivered job {attempt.job_id} by webhook: {attempt.status}"
-        )
+        text = f"delivered job {attempt.job_id} by webhook: {attempt.status}"
+        stage.narrator.say("fake service", text)
     run_id = stage.airflow.first_run("jobs_from_webhooks")
     stage.follow("jobs_from_webhooks", run_id, lambda task_id, value: "", shown=ENDS)
-    found = stage.airflow.xcom("jobs_from_webhooks", run_id, "references")
+    references = stage.airflow.xcom("jobs_from_webhooks", run_id, "references")
+    jobs = [f"{reference['type']}: job {reference['jobID']}" for reference in references]
     stage.narrator.show(
         [
-            ("webhook", ", ".join(f"{one['type']}: job {one['jobID']}" for one in found)),
-            ("run", run_id.partition("__")[0]),
+            ("webhook", ", ".join(jobs)),
+            ("run", type_of_run(run_id)),
         ]
     )
+
+
+def type_of_run(run_id: str) -> str:
+    """Give what a run's id begins with: what started it."""
+    return run_id.partition("__")[0]
 
 
 def planned_maintenance(stage: Stage) -> None:
@@ -178,7 +166,8 @@ def planned_maintenance(stage: Stage) -> None:
             case "choose_rows":
                 return f"{len(value)} rows are due"
             case "report":
-                return ", ".join(f"{count} {outcome}" for outcome, count in value.items())
+                counts = [f"{count} {outcome}" for outcome, count in value.items()]
+                return ", ".join(counts)
             case _:
                 return ""
 
@@ -189,13 +178,13 @@ def planned_maintenance(stage: Stage) -> None:
     second = stage.airflow.trigger(dag_id)
     stage.narrator.say("DAG", f"{dag_id} triggered again")
     stage.follow(dag_id, second, result, shown=ENDS)
-    columns = ("key", "propertyID", "jobID")
-    runs = [stage.airflow.xcom(dag_id, run_id, "create_jobs") for run_id in (first, second)]
-    rows = [
-        [*(one[column] for column in columns), one["outcome"], again["outcome"]]
-        for one, again in zip(*runs, strict=True)
-    ]
-    stage.narrator.show([(*columns, "first run", "second run"), *rows])
+    rows: list[Sequence[object]] = [("key", "propertyID", "jobID", "first run", "second run")]
+    outcomes = stage.airflow.xcom(dag_id, first, "create_jobs")
+    outcomes_again = stage.airflow.xcom(dag_id, second, "create_jobs")
+    for outcome, again in zip(outcomes, outcomes_again, strict=True):
+        job = (outcome["key"], outcome["propertyID"], outcome["jobID"])
+        rows.append((*job, outcome["outcome"], again["outcome"]))
+    stage.narrator.show(rows)
 
 
 def unasked_form(stage: Stage) -> None:
@@ -205,35 +194,41 @@ def unasked_form(stage: Stage) -> None:
     def result(task_id: str, value: Any) -> str:
         match task_id:
             case "parse_forms":
-                return ", ".join(
-                    f"{form['formName']} of property {form['propertyID']}" for form in value
-                )
+                forms = [f"{form['formName']} of property {form['propertyID']}" for form in value]
+                return ", ".join(forms)
             case "route":
                 return ""
             case _:
-                return f"form {', '.join(map(str, value))}"
+                form_ids = [str(form_id) for form_id in value]
+                return f"form {', '.join(form_ids)}"
 
     stage.airflow.pause(dag_id, False)
     stage.narrator.say("DAG", f"{dag_id} unpaused: its asset is watched")
     until_polled(stage.service)
     form = stage.service.add_form(form_name="Gas Safety Record", property_id=31)
-    completed = stage.narrator.seconds
-    stage.narrator.say(
-        "engineer", f"completed {form['formName']} {form['id']}, which no DAG asked for"
-    )
+    completed_at = stage.narrator.seconds
+    text = f"completed {form['formName']} {form['id']}, which no DAG asked for"
+    stage.narrator.say("engineer", text)
     run_id = stage.airflow.first_run(dag_id)
     stage.narrator.say("DAG", f"{dag_id} started by its asset")
     stage.follow(dag_id, run_id, result, shown=ENDS)
+    seconds = stage.narrator.seconds - completed_at
     stage.narrator.show(
         [
             ("form", form["id"]),
-            ("run", run_id.partition("__")[0]),
-            ("seconds since its completion", f"{stage.narrator.seconds - completed:.1f}"),
+            ("run", type_of_run(run_id)),
+            ("seconds since its completion", f"{seconds:.1f}"),
         ]
     )
 
 
-PARTS = (register_webhook, work_order, delivered_job, planned_maintenance, unasked_form)
+PARTS = (
+    register_webhook,
+    work_order,
+    delivered_job,
+    planned_maintenance,
+    unasked_form,
+)
 
 
 def main() -> int:
@@ -262,9 +257,8 @@ def _demonstrate(stay: bool) -> int:
         narrator.say("fake service", service.base_url)
         narrator.say("Airflow", "starting ...")
         # A copy, since some examples write files beside themselves.
-        dags = shutil.copytree(
-            EXAMPLES, Path(folder, "dags"), ignore=shutil.ignore_patterns("__pycache__")
-        )
+        dags = Path(folder, "dags")
+        shutil.copytree(EXAMPLES, dags, ignore=shutil.ignore_patterns("__pycache__"))
         home = Path(folder, "airflow")
         env = connections_with_ledger(service, home) | {"FSM_POLL_INTERVAL": "1"}
         with LocalAirflow(dags, home, env) as airflow:

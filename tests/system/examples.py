@@ -4,15 +4,15 @@ import re
 import shutil
 from pathlib import Path
 
-from tests.system.conftest import DAGS
+from tests.pages import ROOT
 from tests.system.local_airflow import LocalAirflow
 
-UNPAUSED = {"is_paused_upon_creation=True": "is_paused_upon_creation=False"}
+EXAMPLES = ROOT / "example_dags"
 WITH_LEDGER = {'once_per="key"': 'once_per="key", fsm_conn_id="fsm_with_ledger"'}
 """With the connection whose ledger is in a database."""
 
 
-def copy(
+def copy_example(
     airflow: LocalAirflow,
     folder: Path,
     example: str,
@@ -27,14 +27,19 @@ def copy(
         as it is.
     :param replaced: what else is put for a text that is there once.
     """
-    text = (DAGS["examples"] / f"{example}.py").read_text().replace(example, dag_id)
+    text = (EXAMPLES / f"{example}.py").read_text()
+    text = text.replace(example, dag_id)
     if by_hand:
         (schedule,) = re.findall(r'schedule="@\w+"', text)
-        replaced |= UNPAUSED | {schedule: "schedule=None", '"retries": 2': '"retries": 0'}
+        replaced |= {
+            "is_paused_upon_creation=True": "is_paused_upon_creation=False",
+            schedule: "schedule=None",
+            '"retries": 2': '"retries": 0',
+        }
     for old, new in replaced.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    for beside in DAGS["examples"].glob("report_page.*"):
-        shutil.copy(beside, folder)
+    for report_page in EXAMPLES.glob("report_page.*"):
+        shutil.copy(report_page, folder)
     (folder / f"{dag_id}.py").write_text(text)
     airflow.wait_for_dag(dag_id)

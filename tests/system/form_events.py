@@ -1,6 +1,4 @@
-"""Forms that a watcher emits, and sensors that wait for theirs: how to add them and see them
-arrive.
-"""
+"""Forms that a watcher emits, and sensors that wait for theirs: to add them and see them arrive."""
 
 import re
 from collections import Counter
@@ -23,25 +21,34 @@ job_ids = count(800_001, FIRST_JOBS_EVERY)
 
 def emitted(airflow: LocalAirflow) -> list[list[int]]:
     """The forms of each run that the asset started, in order."""
-    runs = airflow.runs(DAG_ID)
-    return [forms_from_run(airflow, run["dag_run_id"]) for run in runs if run["state"] == "success"]
+    run_ids = airflow.succeeded_runs(DAG_ID)
+    return [forms_from_run(airflow, run_id) for run_id in run_ids]
 
 
 @cache
 def forms_from_run(airflow: LocalAirflow, run_id: str) -> list[int]:
-    return [form["id"] for form in airflow.xcom(DAG_ID, run_id, "read")]
+    forms = airflow.xcom(DAG_ID, run_id, "read")
+    return [form["id"] for form in forms]
 
 
 def times_emitted(airflow: LocalAirflow, forms: Iterable[int]) -> dict[int, int]:
-    seen = Counter(form for run in emitted(airflow) for form in run)
-    return {form: seen[form] for form in forms}
+    """Count in how many runs each of these forms has been."""
+    times: Counter[int] = Counter()
+    for forms_of_run in emitted(airflow):
+        times.update(forms_of_run)
+    return {form: times[form] for form in forms}
 
 
 def until_emitted(airflow: LocalAirflow, forms: Collection[int]) -> None:
-    wait_until(lambda: all(times_emitted(airflow, forms).values()), f"a run has each of {forms}")
+    def are_emitted() -> bool:
+        times = times_emitted(airflow, forms)
+        return all(times.values())
+
+    wait_until(are_emitted, f"a run has each of {forms}")
 
 
-def add(service: FakeFieldService, how_many: int = 1) -> list[int]:
+def add_forms(service: FakeFieldService, how_many: int = 1) -> list[int]:
+    """Complete forms that the watcher emits."""
     return [service.add_form(form_name=WATCHED_NAME)["id"] for _ in range(how_many)]
 
 
@@ -52,14 +59,21 @@ def is_from_sensors(request: RecordedRequest) -> bool:
 
 def listings(service: FakeFieldService, start: int) -> list[RecordedRequest]:
     """The first page of each listing for sensors, from a request on."""
-    requests = [request for request in service.requests[start:] if is_from_sensors(request)]
-    return [request for request in requests if "cursor" not in dict(request.query)]
+    first_pages: list[RecordedRequest] = []
+    for request in service.requests[start:]:
+        is_first_page = "cursor" not in dict(request.query)
+        if is_first_page and is_from_sensors(request):
+            first_pages.append(request)
+    return first_pages
 
 
-def are_one_a_poll(found: Sequence[RecordedRequest]) -> bool:
-    """Whether there are no more listings than polls in the time they span: slow machines poll less."""
-    span = (found[-1].at - found[0].at).total_seconds()
-    return len(found) - 1 <= span / POKE_INTERVAL + 1
+def are_one_a_poll(requests: Sequence[RecordedRequest]) -> bool:
+    """Whether there are no more listings than polls in the time they span.
+
+    There may be fewer: slow machines poll less.
+    """
+    span = (requests[-1].at - requests[0].at).total_seconds()
+    return len(requests) - 1 <= span / POKE_INTERVAL + 1
 
 
 @dataclass
@@ -84,35 +98,46 @@ class Waits:
         return [states.get(f"wait[{number}]") for number in range(self.jobs)]
 
     def until_deferred(self) -> None:
-        wait_until(lambda: self.states() == ["deferred"] * self.jobs, "all sensors are deferred")
+        def are_deferred() -> bool:
+            return self.states() == ["deferred"] * self.jobs
+
+        wait_until(are_deferred, "all sensors are deferred")
 
     def complete(self, numbers: Iterable[int]) -> dict[int, int]:
         """Complete the forms that these sensors wait for."""
-        return {
-            number: self.service.add_form(job_id=self.first_job + number)["id"]
-            for number in numbers
-        }
+        forms: dict[int, int] = {}
+        for number in numbers:
+            form = self.service.add_form(job_id=self.first_job + number)
+            forms[number] = form["id"]
+        return forms
 
     def until_found(self, forms: Mapping[int, int]) -> None:
         """Wait until these sensors have succeeded, each with its own form, and no other has."""
 
-        def found() -> set[int]:
-            states = self.states()
-            assert "failed" not in states
-            return {number for number, state in enumerate(states) if state == "success"}
+        def have_succeeded() -> bool:
+            return forms.keys() <= self._succeeded()
 
-        wait_until(lambda: forms.keys() <= found(), f"the sensors {[*forms]} have succeeded")
+        wait_until(have_succeeded, f"the sensors {[*forms]} have succeeded")
         for number, form in forms.items():
             (reference,) = self.airflow.xcom(WAITS_ID, self.run_id, "wait", map_index=number)
             assert reference["id"] == form
         self.done |= forms.keys()
-        assert found() == self.done
+        assert self._succeeded() == self.done
+
+    def _succeeded(self) -> set[int]:
+        """Give the sensors that have succeeded; none may have failed."""
+        succeeded: set[int] = set()
+        for number, state in enumerate(self.states()):
+            assert state != "failed"
+            if state == "success":
+                succeeded.add(number)
+        return succeeded
 
 
 def mismatches(airflow: LocalAirflow) -> int:
-    """Count the sensors that were queued again before the scheduler had noticed the end of their
-    process.
-    """
-    logs = [path.read_text() for path in airflow.home.glob("scheduler*.log")]
+    """Count the sensors that were queued again before the end of their process was noticed."""
     mismatch = rf"\[error .*TaskInstance: {WAITS_ID}\.\S+ .*finished with state success, but"
-    return sum(len(re.findall(mismatch, log)) for log in logs)
+    count = 0
+    for log in airflow.home.glob("scheduler*.log"):
+        count += len(re.findall(mismatch, log.read_text()))
+    return count

@@ -1,5 +1,4 @@
-"""Where the ledger of the tasks may be that tests kill: in Airflow itself since 3.3, or in a
-database.
+"""Where tasks that are killed may have their ledger: in Airflow itself since 3.3, or a database.
 
 ``FSM_KILLS_STORES`` names the stores of ``test_kills.py`` and ``test_kills_database.py``, with
 commas.
@@ -18,29 +17,34 @@ from fsm_provider.testing import FakeFieldService
 from tests.capabilities import STATE_STORE
 from tests.distributed.backends import Server, missing, postgresql_server
 
-STORES = {"Airflow": "fsm_default", "SQLite": "fsm_sqlite", "PostgreSQL": "fsm_postgresql"}
+STORES = {
+    "Airflow": "fsm_default",
+    "SQLite": "fsm_sqlite",
+    "PostgreSQL": "fsm_postgresql",
+}
 """The connection that has each."""
 CHOSEN = os.environ.get("FSM_KILLS_STORES", "Airflow,SQLite").split(",")
 
 
 def _missing(store: str) -> str:
     """Say why a store cannot be tested here; nothing if it can."""
-    reasons = {
-        "Airflow": "" if STATE_STORE.is_there else STATE_STORE.missing,
-        "PostgreSQL": missing("postgres"),
-    }
-    return reasons.get(store, "")
+    if store == "Airflow" and not STATE_STORE.is_there:
+        return STATE_STORE.missing
+    if store == "PostgreSQL":
+        return missing("postgres")
+    return ""
 
 
-def chosen(*stores: str) -> list[object]:
-    """Give those of the stores that are to be tested, as parameters; one that is not here is
-    skipped.
-    """
-    return [
-        pytest.param(store, marks=pytest.mark.skipif(bool(_missing(store)), reason=_missing(store)))
-        for store in stores
-        if store in CHOSEN
-    ]
+def chosen_parameters(*stores: str) -> list[object]:
+    """Give the stores that are to be tested, as parameters; one that is not here is skipped."""
+    parameters: list[object] = []
+    for store in stores:
+        if store not in CHOSEN:
+            continue
+        reason = _missing(store)
+        skipped = pytest.mark.skipif(bool(reason), reason=reason)
+        parameters.append(pytest.param(store, marks=skipped))
+    return parameters
 
 
 def available(stores: Collection[str] = CHOSEN) -> list[str]:
@@ -48,10 +52,14 @@ def available(stores: Collection[str] = CHOSEN) -> list[str]:
     return [store for store in stores if not _missing(store)]
 
 
-def note(record_property: Callable[[str, str], None], capability: str, fsm_conn_id: str) -> None:
+def record_capability(
+    record_property: Callable[[str, str], None],
+    capability: str,
+    fsm_conn_id: str,
+) -> None:
     """Write down that this was measured with the ledger of a connection, for docs/tested.md."""
-    [store] = [store for store, of in STORES.items() if of == fsm_conn_id]
-    record_property("capability", json.dumps([capability, store]))
+    stores = {conn_id: store for store, conn_id in STORES.items()}
+    record_property("capability", json.dumps([capability, stores[fsm_conn_id]]))
 
 
 @dataclass
@@ -66,7 +74,8 @@ class Databases:
         connection = service.connection()
         if ledger:
             state_conn_id = f"{fsm_conn_id}_ledger"
-            connection["extra"] = {**connection.get("extra", {}), "state_conn_id": state_conn_id}
+            extra = connection.get("extra", {})
+            connection["extra"] = {**extra, "state_conn_id": state_conn_id}
             self.env[f"AIRFLOW_CONN_{state_conn_id.upper()}"] = ledger
         self.env[f"AIRFLOW_CONN_{fsm_conn_id.upper()}"] = json.dumps(connection)
 

@@ -7,7 +7,10 @@ from fsm_provider.testing import FakeFieldService
 
 
 def connections_with_ledger(
-    service: FakeFieldService, home: Path, conn_id: str = "fsm_default", **extra: float
+    service: FakeFieldService,
+    home: Path,
+    conn_id: str = "fsm_default",
+    **extra: float,
 ) -> dict[str, str]:
     """Make the connection to a service, and that to its ledger, as environment variables.
 
@@ -15,8 +18,15 @@ def connections_with_ledger(
     :param extra: more settings.
     """
     connection = service.connection()
-    connection["extra"] = {**connection["extra"], "state_conn_id": "fsm_ledger", **extra}
-    database = {"conn_type": "sqlite", "host": str(home.resolve() / "fsm_ledger.db")}
+    connection["extra"] = {
+        **connection["extra"],
+        "state_conn_id": "fsm_ledger",
+        **extra,
+    }
+    database = {
+        "conn_type": "sqlite",
+        "host": str(home.resolve() / "fsm_ledger.db"),
+    }
     return {
         f"AIRFLOW_CONN_{conn_id.upper()}": json.dumps(connection),
         "AIRFLOW_CONN_FSM_LEDGER": json.dumps(database),

@@ -8,11 +8,16 @@ import duckdb
 
 from fsm_provider.testing import FakeFieldService, faults
 from tests.smtp import Mailbox
-from tests.system.examples import WITH_LEDGER, copy
+from tests.system.examples import WITH_LEDGER, copy_example
 from tests.system.local_airflow import LocalAirflow
 
-QUALITY, INVOICES, RECORDS, MAILED = "quality_copy", "invoices_copy", "records_copy", "mailed_copy"
-WAREHOUSE, REMEDIAL, MAINTENANCE = "warehouse_copy", "remedial_copy", "maintenance_copy"
+QUALITY = "quality_copy"
+INVOICES = "invoices_copy"
+RECORDS = "records_copy"
+MAILED = "mailed_copy"
+WAREHOUSE = "warehouse_copy"
+REMEDIAL = "remedial_copy"
+MAINTENANCE = "maintenance_copy"
 PLANNED = "planned_to_invoice"
 
 
@@ -22,13 +27,20 @@ def run(airflow: LocalAirflow, dag_id: str, **params: object) -> tuple[str, str]
     return run_id, airflow.wait_for_run(dag_id, run_id)
 
 
+def names_of_files(folder: Path) -> list[str]:
+    """Give the files below a folder, in order."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return sorted(str(file.relative_to(folder)) for file in files)
+
+
 def test_asset_fields_fail_the_run_past_a_threshold_and_the_report_is_there(
     airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
 ) -> None:
-    copy(airflow, dags_folder, "asset_field_quality", QUALITY)
+    copy_example(airflow, dags_folder, "asset_field_quality", QUALITY)
     service.add_asset_dynamic_field("Serial No.", values=())
     service.add_asset_dynamic_field("serial no", values=("Baxi", "BAXI"), used_by=())
-    (tmp_path / "2026-01-01.json").write_text(json.dumps(service.asset_dynamic_fields[:-1]))
+    all_but_the_last = service.asset_dynamic_fields[:-1]
+    (tmp_path / "2026-01-01.json").write_text(json.dumps(all_but_the_last))
 
     run_id, state = run(airflow, QUALITY, folder=str(tmp_path), max_similar_names=1)
 
@@ -39,8 +51,10 @@ def test_asset_fields_fail_the_run_past_a_threshold_and_the_report_is_there(
         "check": "failed",
     }
     reported = airflow.xcom(QUALITY, run_id, "report")
-    assert (reported["counts"]["similar_names"], reported["changes"]) == (2, 1)
-    page = tmp_path / f"{airflow.xcom(QUALITY, run_id, 'take_snapshot')}.html"
+    assert reported["counts"]["similar_names"] == 2
+    assert reported["changes"] == 1
+    snapshot = airflow.xcom(QUALITY, run_id, "take_snapshot")
+    page = tmp_path / f"{snapshot}.html"
     assert "field added" in page.read_text()
     said = f"2 similar names, and max_similar_names is 1: see {page.as_uri()}"
     assert said in airflow.task_log(QUALITY, run_id, "check")
@@ -50,105 +64,119 @@ def test_asset_fields_fail_the_run_past_a_threshold_and_the_report_is_there(
 def test_a_job_that_is_signed_off_is_invoiced_once_and_one_without_an_amount_is_held(
     airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
 ) -> None:
-    copy(airflow, dags_folder, "planned_maintenance_jobs", PLANNED, **WITH_LEDGER)
-    copy(airflow, dags_folder, "invoice_on_signoff", INVOICES, **WITH_LEDGER)
+    copy_example(airflow, dags_folder, "planned_maintenance_jobs", PLANNED, **WITH_LEDGER)
+    copy_example(airflow, dags_folder, "invoice_on_signoff", INVOICES, **WITH_LEDGER)
     due_list = tmp_path / "due.csv"
     rows = [
         "reference,propertyID,due,quotedAmount",
         "INV-1,9701,2026-01-05,120.00",
         "INV-2,9701,2026-01-05,",
+        "INV-3,9701,2999-01-05,9.00",
     ]
-    due_list.write_text("\n".join([*rows, "INV-3,9701,2999-01-05,9.00"]))
+    due_list.write_text("\n".join(rows))
     run_id, state = run(airflow, PLANNED, due_list=str(due_list))
     assert state == "success"
-    quoted, unquoted = (one["jobID"] for one in airflow.xcom(PLANNED, run_id, "create_jobs"))
-    first, second, early, unknown = (
-        service.add_form(job_id=job, property_id=9701, form_name="Invoiced Sign-off")["id"]
-        for job in (quoted, quoted, unquoted, 97002)
-    )
+    outcomes = airflow.xcom(PLANNED, run_id, "create_jobs")
+    quoted, unquoted = [outcome["jobID"] for outcome in outcomes]
+    first = sign_off(service, quoted)
+    second = sign_off(service, quoted)
+    early = sign_off(service, unquoted)
+    unknown = sign_off(service, 97002)
     folder = tmp_path / "invoices"
     params = {"due_list": str(due_list), "invoices": str(folder), "form_name": "Invoiced Sign-off"}
 
     run_id, state = run(airflow, INVOICES, **params)
 
     assert state == "success"
-    drafted = airflow.xcom(INVOICES, run_id, "draft_invoices")
-    assert [
-        (draft["jobID"], draft["customerReference"], draft["amount"], draft["formID"])
-        for draft in drafted["drafted"]
-    ] == [(quoted, "INV-1", "120.00", first)]
-    assert {form["id"]: form["reason"] for form in drafted["newly_held"]} == {
+    result = airflow.xcom(INVOICES, run_id, "draft_invoices")
+    (draft,) = result["drafted"]
+    assert draft["jobID"] == quoted
+    assert draft["customerReference"] == "INV-1"
+    assert draft["amount"] == "120.00"
+    assert draft["formID"] == first
+    assert {form["id"]: form["reason"] for form in result["newly_held"]} == {
         second: f"job {quoted} has a draft for form {first}",
         early: f"job {unquoted} has no amount in the due list",
         unknown: "job 97002 is not in the due list",
     }
-    assert {f"job={quoted}.json", f"records/job={quoted}.json"} < set(names(folder))
-    assert len(service.requests_to("POST", "/properties/9701/jobs")) == 2, (
-        "looking up creates nothing"
-    )
+    files = names_of_files(folder)
+    assert {f"job={quoted}.json", f"records/job={quoted}.json"} < set(files)
+    creations = service.requests_to("POST", "/properties/9701/jobs")
+    assert len(creations) == 2, "looking up creates nothing"
+
+
+def sign_off(service: FakeFieldService, job_id: int) -> int:
+    """Complete the form that a job is invoiced for, and give its id."""
+    form = service.add_form(job_id=job_id, property_id=9701, form_name="Invoiced Sign-off")
+    return int(form["id"])
 
 
 def test_an_uncertain_row_of_a_due_list_fails_each_run_and_is_not_sent_again(
     airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
 ) -> None:
-    copy(airflow, dags_folder, "planned_maintenance_jobs", MAINTENANCE, **WITH_LEDGER)
-    numbers, due_list = (9051, 9052, 9053), tmp_path / "due.csv"
-    due_list.write_text(
-        "\n".join(["reference,propertyID,due", *(f"PM-{one},{one},2026-01-05" for one in numbers)])
-    )
+    copy_example(airflow, dags_folder, "planned_maintenance_jobs", MAINTENANCE, **WITH_LEDGER)
+    due_list = tmp_path / "due.csv"
+    rows = [
+        "reference,propertyID,due",
+        "PM-9051,9051,2026-01-05",
+        "PM-9052,9052,2026-01-05",
+        "PM-9053,9053,2026-01-05",
+    ]
+    due_list.write_text("\n".join(rows))
     service.fail("POST", "/properties/9052/jobs", faults.Reset(after_handling=True))
 
     for other_rows in ("created", "existing"):
         run_id, state = run(airflow, MAINTENANCE, due_list=str(due_list))
 
         assert state == "failed"
-        states = {"choose_rows": "success", "create_jobs": "failed", "report": "success"}
-        assert airflow.task_states(MAINTENANCE, run_id) == states
+        assert airflow.task_states(MAINTENANCE, run_id) == {
+            "choose_rows": "success",
+            "create_jobs": "failed",
+            "report": "success",
+        }
         assert airflow.xcom(MAINTENANCE, run_id, "report") == {other_rows: 2, "uncertain": 1}
-        log = " ".join(airflow.task_log(MAINTENANCE, run_id, "report").split())
-        assert (
-            "PM-9052 9052 uncertain POST /properties/9052/jobs may or may not have taken effect"
-            in log
-        )
-    assert [len(service.requests_to("POST", f"/properties/{one}/jobs")) for one in numbers] == [
-        1,
-        1,
-        1,
-    ]
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        words = airflow.task_log(MAINTENANCE, run_id, "report").split()
+        says = "PM-9052 9052 uncertain POST /properties/9052/jobs may or may not have taken effect"
+        assert says in " ".join(words)
+    for property_id in (9051, 9052, 9053):
+        assert len(service.requests_to("POST", f"/properties/{property_id}/jobs")) == 1
 
 
 def test_a_pdf_that_cannot_be_had_fails_the_run_and_the_next_one_has_it(
     airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
 ) -> None:
-    copy(airflow, dags_folder, "gas_safety_pdf_delivery", RECORDS)
-    good, bad = (
-        service.add_form(job_id=97101, property_id=9711, form_name="Delivered Record")["id"]
-        for _ in range(2)
-    )
+    copy_example(airflow, dags_folder, "gas_safety_pdf_delivery", RECORDS)
+    record = {"job_id": 97101, "property_id": 9711, "form_name": "Delivered Record"}
+    good = service.add_form(**record)["id"]
+    bad = service.add_form(**record)["id"]
     service.fail("GET", f"/forms/{bad}/pdf", faults.Status(404), every=True)
     params = {"records": str(tmp_path), "form_name": "Delivered Record"}
 
     first, first_state = run(airflow, RECORDS, **params)
     began = airflow.xcom(RECORDS, first, "begin")["now"]
-    kept = airflow.api("GET", f"/variables/{RECORDS}")["value"]
+    kept = variable(airflow, RECORDS)
     service.clear_faults()
     second, second_state = run(airflow, RECORDS, **params)
 
-    assert (first_state, second_state) == ("failed", "success")
-    assert kept == began, (
-        "however long the first runs fail, nothing after the first of all is passed over"
-    )
+    assert first_state == "failed"
+    assert second_state == "success"
+    assert kept == began, "nothing after the first of all is passed over, however long runs fail"
     assert airflow.task_states(RECORDS, first)["commit"] == "upstream_failed"
     assert airflow.xcom(RECORDS, first, "deliver_pdfs")["failed"] == 1
     result = airflow.xcom(RECORDS, second, "deliver_pdfs")
-    assert (result["stored"], result["skipped"], result["failed"]) == (1, 1, 0)
+    assert result["stored"] == 1
+    assert result["skipped"] == 1
+    assert result["failed"] == 0
     pdfs = {path.parent.name: path.read_bytes() for path in tmp_path.rglob("*.pdf")}
-    assert pdfs == {f"form={form}": service.pdf(form) for form in (good, bad)}
-    assert airflow.api("GET", f"/variables/{RECORDS}")["value"] > began
+    assert pdfs == {
+        f"form={good}": service.pdf(good),
+        f"form={bad}": service.pdf(bad),
+    }
+    assert variable(airflow, RECORDS) > began
+
+
+def variable(airflow: LocalAirflow, key: str) -> str:
+    return str(airflow.api("GET", f"/variables/{key}")["value"])
 
 
 def test_the_tenant_gets_the_record_by_mail(
@@ -159,15 +187,15 @@ def test_the_tenant_gets_the_record_by_mail(
     tmp_path: Path,
 ) -> None:
     soon = {"deferrable=True,": "deferrable=True, poke_interval=2,"}
-    copy(airflow, dags_folder, "certificate_by_mail", MAILED, by_hand=False, **soon)
+    copy_example(airflow, dags_folder, "certificate_by_mail", MAILED, by_hand=False, **soon)
+    tenant = "a.tenant@example.com"
 
-    params = {"property_id": 9721, "tenant": "a.tenant@example.com", "records": str(tmp_path)}
-    run_id, state = run(airflow, MAILED, **params)
+    run_id, state = run(airflow, MAILED, property_id=9721, tenant=tenant, records=str(tmp_path))
 
     assert state == "success"
     job = airflow.xcom(MAILED, run_id, "create_job")
     (record,) = airflow.xcom(MAILED, run_id, "wait_for_record")
-    (mail,) = (mail for mail in mailbox.mails if mail["To"] == "a.tenant@example.com")
+    (mail,) = [mail for mail in mailbox.mails if mail["To"] == tenant]
     assert mail["From"] == "office@example.com"
     (attached,) = mail.iter_attachments()
     assert attached.get_filename() == f"gas-safety-record-{record['id']}.pdf"
@@ -182,12 +210,18 @@ def test_a_window_is_loaded_into_a_warehouse_once_its_export_is_complete(
     with FakeFieldService() as account:
         airflow.add_connection("fsm_account", account.connection())
         with_account = {'task_id="export"': 'task_id="export", fsm_conn_id="fsm_account"'}
-        copy(airflow, dags_folder, "forms_to_warehouse", WAREHOUSE, **with_account)
+        copy_example(airflow, dags_folder, "forms_to_warehouse", WAREHOUSE, **with_account)
         day = datetime(2026, 1, 5, tzinfo=UTC)
-        name, answers = "R\u00e9paration \U0001f525", {"tight?": [None, "ja"]}
-        odd = {"formName": name, "createdByUser": None, "answers": answers}
-        form = account.add_form(updated=day - timedelta(days=2), **odd)["id"]
-        windows, warehouse = tmp_path / "forms", tmp_path / "forms.duckdb"
+        name = "R\u00e9paration \U0001f525"
+        answers = {"tight?": [None, "ja"]}
+        form = account.add_form(
+            updated=day - timedelta(days=2),
+            formName=name,
+            createdByUser=None,
+            answers=answers,
+        )
+        windows = tmp_path / "forms"
+        warehouse = tmp_path / "forms.duckdb"
         # The file cannot be put in place: neither the export nor the load succeeds.
         in_its_place = windows / f"window_start={day.date()}" / "forms.parquet"
         in_its_place.mkdir(parents=True)
@@ -203,31 +237,37 @@ def test_a_window_is_loaded_into_a_warehouse_once_its_export_is_complete(
             assert airflow.wait_for_run(WAREHOUSE, run_id) == "success"
     with duckdb.connect(str(warehouse), read_only=True) as connection:
         columns = "id, formName, createdByUser, _extra"
-        ((*loaded, extra),) = connection.execute(f"SELECT {columns} FROM forms").fetchall()
+        (loaded,) = connection.execute(f"SELECT {columns} FROM forms").fetchall()
         versions = connection.execute("SELECT window_start, id FROM form_versions").fetchall()
-    assert (loaded, json.loads(extra)) == ([form, name, None], {"answers": answers})
-    assert versions == [(day.date(), form)]
-    assert names(windows) == [f"window_start={day.date()}/forms.parquet"]
+    *fields, extra = loaded
+    assert fields == [form["id"], name, None]
+    assert json.loads(extra) == {"answers": answers}
+    assert versions == [(day.date(), form["id"])]
+    assert names_of_files(windows) == [f"window_start={day.date()}/forms.parquet"]
 
 
 def test_two_runs_over_the_same_forms_make_one_job_of_each_warning_notice(
     airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path
 ) -> None:
-    copy(airflow, dags_folder, "remedial_from_warning_notice", REMEDIAL, **WITH_LEDGER)
-    form_names = ("Warning Notice", "Gas Safety Record", "Warning Notice")
-    forms = [service.add_form(form_name=name, property_id=9500, job_id=77) for name in form_names]
-    references = {f"REM-FORM-{forms[index]['id']}" for index in (0, 2)}
+    copy_example(airflow, dags_folder, "remedial_from_warning_notice", REMEDIAL, **WITH_LEDGER)
+    at_job = {"property_id": 9500, "job_id": 77}
+    first_notice = service.add_form(form_name="Warning Notice", **at_job)["id"]
+    service.add_form(form_name="Gas Safety Record", **at_job)
+    second_notice = service.add_form(form_name="Warning Notice", **at_job)["id"]
+    references = {f"REM-FORM-{first_notice}", f"REM-FORM-{second_notice}"}
 
     first, first_state = run(airflow, REMEDIAL)
     airflow.api("DELETE", f"/dags/{REMEDIAL}/dagRuns/{first}")
     second, second_state = run(airflow, REMEDIAL)
 
-    assert (first_state, second_state) == ("success", "success")
+    assert first_state == "success"
+    assert second_state == "success"
     outcomes = airflow.xcom(REMEDIAL, second, "create_jobs")
-    assert {one["key"]: one["outcome"] for one in outcomes} == dict.fromkeys(references, "existing")
+    by_key = {outcome["key"]: outcome["outcome"] for outcome in outcomes}
+    assert by_key == dict.fromkeys(references, "existing")
     jobs = [job for job in service.jobs if job["propertyID"] == 9500]
     assert {job["customerReference"] for job in jobs} == references
     assert len(jobs) == 2
-    assert f"Warning Notice {forms[0]['id']}" in jobs[0]["notes"] + jobs[1]["notes"]
+    assert f"Warning Notice {first_notice}" in jobs[0]["notes"] + jobs[1]["notes"]
     assert "at job 77" in jobs[0]["notes"]
     assert jobs[0]["priority"] == "Important"

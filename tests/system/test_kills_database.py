@@ -1,5 +1,4 @@
-"""What only a ledger in a database promises: a key is sent once, whichever run asks, and however
-runs end.
+"""What only a ledger in a database promises: a key is sent once, whichever run asks.
 
 ``FSM_KILLS_STORES`` names the databases, by default ``SQLite``.
 """
@@ -8,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -15,8 +15,10 @@ from tests.seeds import SEED
 from tests.system import kill_stores
 from tests.system.airflow_api import PATIENCE
 from tests.system.kills import (
+    ALSO_AFTER_ONE_KILL,
     BULK_JOBS,
     CONCURRENCY,
+    IS_RETRIED,
     LATENCY,
     OURS,
     VICTIMS,
@@ -27,9 +29,11 @@ from tests.system.kills import (
     Tally,
     staged,
 )
-from tests.system.test_kills import ALSO_AFTER_ONE_KILL, IS_RETRIED
 
-STORES = [store for store in ("SQLite", "PostgreSQL") if store in kill_stores.available()]
+STORES = ("SQLite", "PostgreSQL")
+TOGETHER = "together"
+NAMES = (TOGETHER, *[f"{victim} killed" for victim in VICTIMS])
+"""What becomes of two runs of one list: they run together, or one of them is killed."""
 SLOW = 20 * LATENCY
 """The latency at which two runs overlap, though one starts seconds after the other."""
 MAX_UNCERTAIN = CONCURRENCY + CONCURRENCY // 2
@@ -44,7 +48,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield running
 
 
-@pytest.fixture(scope="module", params=kill_stores.chosen("SQLite", "PostgreSQL"))
+@pytest.fixture(scope="module", params=kill_stores.chosen_parameters(*STORES))
 def fsm_conn_id(request: pytest.FixtureRequest) -> str:
     """The connection, which has the ledger in one of the databases."""
     return kill_stores.STORES[request.param]
@@ -57,105 +61,128 @@ class Ended:
     runs: list[Run]
     reports: list[Report]
 
+    def runs_without_result(self) -> list[Run]:
+        runs: list[Run] = []
+        for run, report in zip(self.runs, self.reports, strict=True):
+            has_result = report.result is not None
+            if not has_result:
+                runs.append(run)
+        return runs
+
 
 @pytest.fixture(scope="module")
 def all_ended(stage: Stage) -> dict[tuple[str, str], Ended]:
-    """All at once, since what a killed task was sending counts as under way until its lease is
-    over.
-    """
+    """All at once, since a killed task's requests count as under way until its lease is over."""
     runs: dict[tuple[str, str], list[Run]] = {}
     stage.service.settings.latency = SLOW
     with stage.quiet():
         # Those first that have to run together, as there are not slots for all.
-        for name in ("together", *(f"{victim} killed" for victim in VICTIMS)):
-            for fsm_conn_id in (kill_stores.STORES[store] for store in STORES):
-                runs[fsm_conn_id, name] = _start(stage, name, fsm_conn_id)
-    ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
+        for name in NAMES:
+            for store in STORES:
+                if store in kill_stores.available():
+                    fsm_conn_id = kill_stores.STORES[store]
+                    runs[fsm_conn_id, name] = _start(stage, name, fsm_conn_id)
+    ended = {key: Ended(pair, stage.finish(pair)) for key, pair in runs.items()}
     if not IS_RETRIED:
-        reports = [
-            pair for one in ended.values() for pair in zip(one.runs, one.reports, strict=True)
-        ]
+        not_retried: list[Run] = []
+        for pair in ended.values():
+            not_retried += pair.runs_without_result()
         with stage.quiet():
-            stage.clear([run for run, report in reports if report.result is None])
-        ended = {key: Ended(some, stage.finish(some)) for key, some in runs.items()}
+            stage.clear(not_retried)
+        ended = {key: Ended(pair, stage.finish(pair)) for key, pair in runs.items()}
     stage.service.settings.latency = LATENCY
     return ended
 
 
 def _start(stage: Stage, name: str, fsm_conn_id: str) -> list[Run]:
     chance = Random(f"{SEED} {fsm_conn_id} {name}")
-    victim, request = name.removesuffix(" killed"), chance.randint(CONCURRENCY, BULK_JOBS * 3 // 4)
-    planned = None if name == "together" else Kill(victim, request, chance.uniform(0, SLOW))
-    return stage.start_bulk("kills_bulk", planned, fsm_conn_id, once_per="key", runs=2)
+    request = chance.randint(CONCURRENCY, BULK_JOBS * 3 // 4)
+    kill = None
+    if name != TOGETHER:
+        victim = name.removesuffix(" killed")
+        kill = Kill(victim, request, chance.uniform(0, SLOW))
+    return stage.start_bulk("kills_bulk", kill, fsm_conn_id, once_per="key", runs=2)
 
 
 @pytest.fixture
 def ended(all_ended: dict[tuple[str, str], Ended], fsm_conn_id: str) -> dict[str, Ended]:
     """Those with this ledger."""
-    return {name: one for (of, name), one in all_ended.items() if of == fsm_conn_id}
+    return {name: all_ended[fsm_conn_id, name] for name in NAMES}
 
 
 def test_two_runs_of_one_list_at_the_same_moment_create_each_job_once(
-    ended: dict[str, Ended], fsm_conn_id: str, record_property: Callable[[str, str], None]
+    ended: dict[str, Ended],
+    fsm_conn_id: str,
+    record_property: Callable[[str, str], None],
 ) -> None:
-    runs, reports = ended["together"].runs, ended["together"].reports
+    runs = ended[TOGETHER].runs
+    reports = ended[TOGETHER].reports
 
     assert [report.state for report in reports] == ["success", "success"]
     assert Tally.from_reports(reports) == Tally(asked=2 * BULK_JOBS, created=2 * BULK_JOBS)
-    created = [_indices(report, "created") for report in reports]
     assert any("is sending it: waiting until" in report.log for report in reports), (
         "one came after the other"
     )
-    assert not created[0] & created[1]
-    assert created[0] | created[1] == set(range(BULK_JOBS))
-    for report, other in zip(reports, reversed(runs), strict=True):
-        existing = [one for one in report.result if one["outcome"] == "existing"]
-        assert [one["by"] for one in existing] == [other.task] * len(existing)
-    kill_stores.note(record_property, "once across runs", fsm_conn_id)
+    first, second = reports
+    first_created = _indices(first, "created")
+    second_created = _indices(second, "created")
+    assert not first_created & second_created
+    assert first_created | second_created == set(range(BULK_JOBS))
+    first_run, second_run = runs
+    for report, other in ((first, second_run), (second, first_run)):
+        by = _by_whom(report, "existing")
+        assert by == [other.task] * len(by)
+    kill_stores.record_capability(record_property, "once across runs", fsm_conn_id)
 
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_of_two_runs_one_of_which_is_killed_the_other_creates_the_rest(
     ended: dict[str, Ended], victim: str
 ) -> None:
-    runs, reports = ended[f"{victim} killed"].runs, ended[f"{victim} killed"].reports
+    runs = ended[f"{victim} killed"].runs
+    reports = ended[f"{victim} killed"].reports
     tally = Tally.from_reports(reports)
-    print(
-        f"seed {SEED}, {victim} killed: {tally}, attempts {[report.attempts for report in reports]}"
-    )
+    attempts = [report.attempts for report in reports]
+    print(f"seed {SEED}, {victim} killed: {tally}, attempts {attempts}")
 
-    assert replace(tally, created=0, uncertain_existing=0, uncertain_missing=0) == Tally(
-        asked=2 * BULK_JOBS
-    )
-    uncertain = [_indices(report, "uncertain") for report in reports]
+    others = replace(tally, created=0, uncertain_existing=0, uncertain_missing=0)
+    assert others == Tally(asked=2 * BULK_JOBS)
+    first, second = reports
     # A task whose worker alone is killed lives on for a while, and records what becomes of its own
     # requests.
-    assert uncertain[0] == uncertain[1] or victim == "worker"
+    assert _indices(first, "uncertain") == _indices(second, "uncertain") or victim == "worker"
     # In Airflow 2 it even ends well.
     dead = [run.task for run, report in zip(runs, reports, strict=True) if report.attempts > 1]
     assert dead or victim == "worker"
-    for report, indices in zip(reports, uncertain, strict=True):
-        assert len(indices) <= MAX_UNCERTAIN
-        assert report.state in {"failed" if indices else "success"} | ALSO_AFTER_ONE_KILL
-        assert all(one["by"] in dead for one in report.result if one["outcome"] == "uncertain")
+    for report in reports:
+        uncertain = _indices(report, "uncertain")
+        assert len(uncertain) <= MAX_UNCERTAIN
+        state = "failed" if uncertain else "success"
+        assert report.state in {state} | ALSO_AFTER_ONE_KILL
+        assert all(by in dead for by in _by_whom(report, "uncertain"))
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT])
+@pytest.mark.parametrize("stop_signal", [signal.SIGINT, signal.SIGQUIT])
 def test_a_database_that_is_restarted_meanwhile_delays_the_task(
-    stage: Stage, fsm_conn_id: str, how: signal.Signals
+    stage: Stage, fsm_conn_id: str, stop_signal: signal.Signals
 ) -> None:
     if fsm_conn_id != "fsm_postgresql" or stage.ledgers.postgresql is None:
         pytest.skip("SQLite has no server")
     stage.service.settings.latency = SLOW
     [run] = stage.start_bulk("kills_bulk", None, fsm_conn_id)
-    stage.service.wait_for(lambda: stage.killer.seen[run.number] >= 2 * CONCURRENCY, PATIENCE)
 
-    stage.ledgers.postgresql.stop(how)
+    def is_in_the_middle() -> bool:
+        return stage.killer.seen[run.number] >= 2 * CONCURRENCY
+
+    def are_all_sent() -> bool:
+        return stage.killer.seen[run.number] == BULK_JOBS
+
+    stage.service.wait_for(is_in_the_middle, PATIENCE)
+
+    stage.ledgers.postgresql.stop(stop_signal)
     stage.service.settings.latency = LATENCY
     with pytest.raises(TimeoutError):
-        stage.service.wait_for(
-            lambda: stage.killer.seen[run.number] == BULK_JOBS, timeout=AWAY_SECONDS
-        )
+        stage.service.wait_for(are_all_sent, timeout=AWAY_SECONDS)
     stage.ledgers.postgresql.start()
     [report] = stage.finish([run])
 
@@ -164,4 +191,14 @@ def test_a_database_that_is_restarted_meanwhile_delays_the_task(
 
 
 def _indices(report: Report, outcome: str) -> set[int]:
-    return {one["index"] for one in report.result if one["outcome"] == outcome}
+    """Give the jobs of an outcome, by their places in the list."""
+    return {record["index"] for record in _with_outcome(report, outcome)}
+
+
+def _by_whom(report: Report, outcome: str) -> list[dict[str, Any]]:
+    """Give the tasks that have sent the jobs of an outcome."""
+    return [record["by"] for record in _with_outcome(report, outcome)]
+
+
+def _with_outcome(report: Report, outcome: str) -> list[dict[str, Any]]:
+    return [record for record in report.result if record["outcome"] == outcome]

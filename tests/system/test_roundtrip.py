@@ -1,14 +1,15 @@
 """The example DAG on a real Airflow."""
 
+from typing import Any
+
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.testing.faults import Exchange
+from tests.system.jobs import jobs_with_reference
 from tests.system.local_airflow import LocalAirflow
 
 
 class NothingAtFirst:
-    """The first listing of a job's forms has none, even where the engineer is faster than the
-    sensor.
-    """
+    """Lists no form of a job at first, even where the engineer is faster than the sensor."""
 
     def __init__(self) -> None:
         self._listed: set[str] = set()
@@ -28,17 +29,26 @@ def test_a_work_order_becomes_a_job_and_its_forms_close_it(
 ) -> None:
     dag_id = "work_order_roundtrip"
     service.fail("GET", "/forms", NothingAtFirst(), every=True)
+
     run_id = airflow.trigger(dag_id, {"purchase_order": "PO-TRIP"})
     followed = list(airflow.follow(dag_id, run_id))
     service.clear_faults()
 
-    assert followed[-1][0] == "success", airflow.task_log(dag_id, run_id, "wait_for_forms")
+    final_state, _ = followed[-1]
+    assert final_state == "success", airflow.task_log(dag_id, run_id, "wait_for_forms")
     assert "deferred" in [states.get("wait_for_forms") for _, states in followed]
-    (job,) = [job for job in service.jobs if job["customerReference"] == "PO-TRIP"]
+    (job,) = jobs_with_reference(service, "PO-TRIP")
     created = airflow.xcom(dag_id, run_id, "create_job")
-    assert (created["status"], job["status"]) == ("Open", "Completed")
-    changed = {name: created[name] for name in ("status", "completed", "lastUpdatedOnDateTime")}
-    assert created == {**job, **_as_we_write_times(job), **changed}
+    assert created["status"] == "Open"
+    assert job["status"] == "Completed"
+    assert created == {
+        **job,
+        **_with_our_times(job),
+        # These have changed since.
+        "status": created["status"],
+        "completed": created["completed"],
+        "lastUpdatedOnDateTime": created["lastUpdatedOnDateTime"],
+    }
     assert airflow.xcom(dag_id, run_id, "report") == {
         "purchaseOrder": "PO-TRIP",
         "jobID": job["id"],
@@ -47,10 +57,12 @@ def test_a_work_order_becomes_a_job_and_its_forms_close_it(
     links = airflow.extra_links(dag_id, run_id, "create_job")
     assert links["Job"] == job["links"]["self"]
     assert links["Uncertain"].endswith("fsm-page/?conn_id=fsm_default")
-    assert all("formPDFURL" not in form for form in airflow.xcom(dag_id, run_id, "wait_for_forms"))
+    for form in airflow.xcom(dag_id, run_id, "wait_for_forms"):
+        assert "formPDFURL" not in form
 
 
-def _as_we_write_times(job: dict) -> dict:
+def _with_our_times(job: dict[str, Any]) -> dict[str, Any]:
+    """Give a job with its times as this package writes them."""
     from fsm_provider.api import Job
 
     return Job.model_validate(job).as_json()

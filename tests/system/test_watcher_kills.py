@@ -1,5 +1,4 @@
-"""An asset's watcher loses no form, whenever its triggerer is killed or its DAG is paused or
-edited.
+"""An asset's watcher loses no form: its triggerer is killed, its DAG is paused or edited.
 
 Forms come all the time. What is emitted is read from Airflow's database. ``FSM_KILLS_SEED`` repeats
 the random kills of a test that has failed.
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -49,6 +49,7 @@ ASSET = "completed_forms('killed', {arguments})"
 BEGAN = f"start_from='{(datetime.now(UTC) - timedelta(hours=1)).isoformat()}'"
 """What was updated before is history; forms are late by less."""
 DEFAULTS = f"poll_interval=1, {BEGAN}"
+DEFAULT_SCHEDULE = ASSET.format(arguments=DEFAULTS)
 OTHERS = {
     "interval": f"poll_interval=2, {BEGAN}",
     "filter": f"{DEFAULTS}, form_names={FORM_NAMES!r}",
@@ -88,37 +89,35 @@ class Stage:
 
     def events(self) -> list[list[int]]:
         """The forms of each event, in order."""
+        query = text("SELECT extra FROM asset_event ORDER BY id")
         with self._database.connect() as connection:
-            extras = (
-                connection.execute(text("SELECT extra FROM asset_event ORDER BY id"))
-                .scalars()
-                .all()
-            )
-        stored = [json.loads(extra) if isinstance(extra, str) else extra for extra in extras]
-        return [[form["id"] for form in extra["payload"]["forms"]] for extra in stored]
+            extras = connection.execute(query).scalars().all()
+        return [forms_of_event(extra) for extra in extras]
 
     def emitted(self, start: int = 0) -> set[int]:
         """The forms of the events from one on."""
-        return {form for event in self.events()[start:] for form in event}
+        forms: set[int] = set()
+        for event in self.events()[start:]:
+            forms.update(event)
+        return forms
 
     def polls(self) -> int:
         return len(self.service.requests_to("GET", "/forms"))
 
     def until_polled(self, times: int = 3) -> None:
-        before = self.polls()
-        wait_until(lambda: self.polls() >= before + times, "the watcher polls")
+        wanted = self.polls() + times
+        wait_until(lambda: self.polls() >= wanted, "the watcher polls")
 
     def until_silent(self) -> None:
         """Wait until the watcher is gone."""
 
         def is_silent() -> bool:
-            return datetime.now(UTC) - self.service.requests[-1].at > timedelta(seconds=6)
+            last_request = self.service.requests[-1]
+            return datetime.now(UTC) - last_request.at > timedelta(seconds=6)
 
         wait_until(is_silent, "the watcher polls no more")
 
-    def write_dag(
-        self, schedule: str = ASSET.format(arguments=DEFAULTS), dag_id: str = DAG_ID
-    ) -> None:
+    def write_dag(self, schedule: str = DEFAULT_SCHEDULE, dag_id: str = DAG_ID) -> None:
         file = self.dags / f"{dag_id}.py"
         file.write_text(dedent(DAG).format(schedule=schedule, dag_id=dag_id))
 
@@ -135,7 +134,8 @@ class Stage:
 
         def add() -> None:
             while not ended.wait(chance.expovariate(1 / MEAN_PAUSE)):
-                self.add(chance.choice([0.0, 0.0, 0.0, chance.uniform(0, MAX_LATE)]))
+                late = chance.uniform(0, MAX_LATE)
+                self.add(chance.choice([0.0, 0.0, 0.0, late]))
 
         adding = threading.Thread(target=add)
         adding.start()
@@ -156,8 +156,10 @@ class Stage:
 
         :param began_anew: Airflow may have dropped what is stored with the asset.
         """
-        expected, interruptions = set(self.expected), self.interruptions
-        self.expected, self.interruptions = [], 0
+        expected = set(self.expected)
+        interruptions = self.interruptions
+        self.expected = []
+        self.interruptions = 0
 
         def missing() -> set[int]:
             return expected - self.emitted()
@@ -165,30 +167,40 @@ class Stage:
         try:
             wait_until(lambda: not missing(), "every form is emitted")
         finally:
-            seen: set[int] = set()
-            repeating = 0
+            times: Counter[int] = Counter()
+            repeating_events = 0
             for event in self.events():
-                repeating += not seen.isdisjoint(expected.intersection(event))
-                seen.update(event)
-            times = Counter(form for event in self.events() for form in event if form in expected)
+                forms = expected.intersection(event)
+                is_repeating = not forms.isdisjoint(times)
+                if is_repeating:
+                    repeating_events += 1
+                times.update(form for form in event if form in expected)
+            repeated = [form for form, count in times.items() if count > 1]
             print(
                 f"{what}: {interruptions} interruptions, {len(expected)} forms, {len(missing())} "
-                f"lost, {sum(often > 1 for often in times.values())} repeated in {repeating} "
-                f"events, at most {max(times.values())} times"
+                f"lost, {len(repeated)} repeated in {repeating_events} events, "
+                f"at most {max(times.values())} times"
             )
-        assert began_anew or repeating <= interruptions
+        assert began_anew or repeating_events <= interruptions
+
+
+def forms_of_event(extra: str | dict[str, Any]) -> list[int]:
+    """Give the forms of an event as Airflow's database has it: as text, or as JSON."""
+    event = json.loads(extra) if isinstance(extra, str) else extra
+    return [form["id"] for form in event["payload"]["forms"]]
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    dags, home = tmp_path_factory.mktemp("dags"), tmp_path_factory.mktemp("airflow")
+    dags = tmp_path_factory.mktemp("dags")
+    home = tmp_path_factory.mktemp("airflow")
     with FakeFieldService() as service:
         service.seed_forms(30, first_created=datetime.now(UTC) - timedelta(days=2))
-        in_airflow = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
-        env = ENVIRONMENT | (
-            in_airflow if STATE_STORE.is_there else connections_with_ledger(service, home)
-        )
-        with LocalAirflow(dags, home, env) as airflow:
+        if STATE_STORE.is_there:
+            connections = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
+        else:
+            connections = connections_with_ledger(service, home)
+        with LocalAirflow(dags, home, ENVIRONMENT | connections) as airflow:
             running = Stage(airflow, service, dags)
             running.write_dag()
             airflow.wait_for_dag(DAG_ID)
@@ -214,7 +226,7 @@ def until_point(stage: Stage, point: str) -> None:
         polls = stage.polls()
         until(lambda: stage.polls() > polls)
         return
-    until(lambda: any(form in event for event in stage.events()[before:]))
+    until(lambda: form in stage.emitted(start=before))
     if point == "a watermark is stored":
         time.sleep(2.5)  # from an event to its restart: 2 s
 

@@ -8,20 +8,27 @@ import json
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Collection
 from contextlib import closing
 from functools import cache
+from typing import Any
 
 import pytest
 import requests
 
 from fsm_provider.testing import FakeFieldService
 from tests.seeds import ARE_FEW, number_of_kills
-from tests.system.airflow_api import PATIENCE, POLL_SECONDS, wait_until
+from tests.system.airflow_api import FINISHED, PATIENCE, POLL_SECONDS, wait_until
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import watching
 from tests.unit.plugins import signing
 
 ASSET = "fsm://fsm_default/jobs"
+EVENTS = """
+    select asset_event.extra
+    from asset_event join asset on asset.id = asset_id
+    where uri = ?
+"""
 JOBS_IN_A_KILL = number_of_kills(30)
 KILLS = 1 if ARE_FEW else 2
 
@@ -29,22 +36,33 @@ KILLS = 1 if ARE_FEW else 2
 @pytest.fixture(scope="module")
 def webhook(airflow: LocalAirflow, service: FakeFieldService) -> dict:
     """The registration with the receiver's own URL, made by the example DAG, run twice."""
-    endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks", "keep_body": True}}
-    airflow.set_variable("fsm_webhooks", {"base_url": airflow.base_url, "endpoints": endpoints})
+    endpoint = {"signature": "standard-webhooks", "keep_body": True}
+    configuration = {
+        "base_url": airflow.base_url,
+        "endpoints": {"fsm_default/jobs": endpoint},
+    }
+    airflow.set_variable("fsm_webhooks", configuration)
+
     for _ in range(2):
         run_id = airflow.trigger("webhook_bootstrap")
         assert airflow.wait_for_run("webhook_bootstrap", run_id) == "success"
+
     (registered,) = airflow.xcom("webhook_bootstrap", run_id, "register")
-    (ours,) = (one for one in service.webhooks if one["targetURL"].startswith(airflow.base_url))
-    url = ours["targetURL"].rpartition("/")[0]
+    ours = only_with_prefix(service.webhooks, "targetURL", airflow.base_url)
+    url, _, _ = ours["targetURL"].rpartition("/")
     assert url == f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
     assert registered["targetURL"] == f"{url}/***"
-    listed = airflow.api("GET", "/variables", params={"limit": 1000})["variables"]
-    (stored,) = (
-        one for one in listed if one["key"].startswith("fsm_webhook_secret_fsm_default_jobs_")
-    )
-    assert (json.loads(stored["value"])["secret"], stored["is_encrypted"]) == ("***", True)
+    variables = airflow.api("GET", "/variables", params={"limit": 1000})["variables"]
+    stored = only_with_prefix(variables, "key", "fsm_webhook_secret_fsm_default_jobs_")
+    assert json.loads(stored["value"])["secret"] == "***"
+    assert stored["is_encrypted"] is True
     return ours
+
+
+def only_with_prefix(records: list[dict[str, Any]], name: str, prefix: str) -> dict[str, Any]:
+    """Give the only record of which a field begins with this."""
+    (record,) = [record for record in records if record[name].startswith(prefix)]
+    return record
 
 
 def test_a_new_job_starts_a_run_with_its_reference_and_its_form_another(
@@ -57,29 +75,33 @@ def test_a_new_job_starts_a_run_with_its_reference_and_its_form_another(
 
         assert events_by_job(airflow)[job["id"]] == 1
         wait_for_references(airflow, {job["id"]}, service)
-        wait_until(
-            lambda: (
-                job["id"]
-                in {form["jobID"] for form in given(airflow, "forms_beside_webhooks", "forms")}
-            ),
-            what="a run got the form of the job",
-        )
+
+        def has_form() -> bool:
+            forms = results_of_task(airflow, "forms_beside_webhooks", "forms")
+            return job["id"] in {form["jobID"] for form in forms}
+
+        wait_until(has_form, what="a run got the form of the job")
 
 
 def test_forged_deliveries_are_not_accepted(
     airflow: LocalAirflow, service: FakeFieldService, webhook: dict
 ) -> None:
-    before, url, body = events_by_job(airflow), webhook["targetURL"], b'{"type": "jobs.created"}'
+    before = events_by_job(airflow)
+    url = webhook["targetURL"]
+    other_url = f"{url[:-1]}-"
+    body = b'{"type": "jobs.created"}'
     signed = signing.standard(webhook["signingSecret"], body)
+    signed_by_others = signing.standard(signing.standard_secret(), body)
     forged = [
-        (url, body, signing.standard(signing.standard_secret(), body), 401),
+        (url, body, signed_by_others, 401),
         (url, body + b" ", signed, 401),
-        (f"{url[:-1]}-", body, signed, 404),
+        (other_url, body, signed, 404),
     ]
 
-    for to, content, headers, status in forged:
-        response = requests.post(to, content, headers=headers, timeout=60)
-        assert (response.status_code, response.json()) == (status, {"accepted": False})
+    for target, content, headers, status in forged:
+        response = requests.post(target, content, headers=headers, timeout=60)
+        assert response.status_code == status
+        assert response.json() == {"accepted": False}
     assert events_by_job(airflow) == before
 
 
@@ -88,6 +110,7 @@ def test_no_accepted_delivery_is_lost_where_the_api_server_is_killed(
 ) -> None:
     jobs: set[int] = set()
     first = len(service.deliveries)
+
     for _ in range(KILLS):
         jobs |= {service.add_job(7)["id"] for _ in range(JOBS_IN_A_KILL)}
         wait_until_some_are_delivered(service, jobs, len(jobs) - JOBS_IN_A_KILL // 2)
@@ -97,56 +120,67 @@ def test_no_accepted_delivery_is_lost_where_the_api_server_is_killed(
 
     events = events_by_job(airflow)
     attempts = service.deliveries[first:]
-    unanswered = [attempt for attempt in attempts if attempt.status is None]
-    assert unanswered
+    statuses = Counter(attempt.status for attempt in attempts)
+    assert statuses[None] > 0
     assert {job_id: events[job_id] for job_id in jobs} == dict.fromkeys(jobs, 1)
     waited = wait_for_references(airflow, jobs, service)
     slowest = max(attempt.seconds for attempt in attempts if attempt.status == 200)
     print(
-        f"{len(jobs)} jobs, {len(attempts)} attempts, {len(unanswered)} without a response, "
-        f"{sum(attempt.status == 503 for attempt in attempts)} asked to retry, "
-        f"slowest accepted {slowest:.2f} s, {waited} times the next event was needed"
+        f"{len(jobs)} jobs, {len(attempts)} attempts, {statuses[None]} without a response, "
+        f"{statuses[503]} asked to retry, slowest accepted {slowest:.2f} s, "
+        f"{waited} times the next event was needed"
     )
 
 
 def events_by_job(airflow: LocalAirflow) -> Counter:
-    """Count the asset's events. Airflow's API answers 500 while a run that one of them started is
-    queued.
+    """Count the asset's events.
+
+    In its database: Airflow's API answers 500 while a run that one of them started is queued.
     """
     with closing(sqlite3.connect(airflow.home / "airflow.db", timeout=30)) as database:
-        rows = database.execute(
-            "select asset_event.extra from asset_event join asset on asset.id = asset_id where uri = ?",
-            [ASSET],
-        )
-        return Counter(json.loads(extra).get("id") for (extra,) in rows)
+        rows = database.execute(EVENTS, [ASSET])
+        events = [json.loads(extra) for (extra,) in rows]
+    return Counter(event.get("id") for event in events)
 
 
-def given(airflow: LocalAirflow, dag_id: str, task_id: str) -> list[dict]:
-    """What a task gave in all runs that have succeeded."""
-    runs = [run["dag_run_id"] for run in airflow.runs(dag_id) if run["state"] == "success"]
-    return [one for run_id in runs for one in given_in_run(airflow, dag_id, run_id, task_id)]
+def results_of_task(airflow: LocalAirflow, dag_id: str, task_id: str) -> list[dict]:
+    """What a task returned in all runs that have succeeded, one list after the other."""
+    results: list[dict] = []
+    for run_id in airflow.succeeded_runs(dag_id):
+        results += result_in_run(airflow, dag_id, run_id, task_id)
+    return results
 
 
 @cache
-def given_in_run(airflow: LocalAirflow, dag_id: str, run_id: str, task_id: str) -> list[dict]:
+def result_in_run(airflow: LocalAirflow, dag_id: str, run_id: str, task_id: str) -> list[dict]:
     return airflow.xcom(dag_id, run_id, task_id)
 
 
-def wait_until_some_are_delivered(service: FakeFieldService, jobs: set[int], some: int) -> None:
-    def some_are() -> bool:
-        return len({one.job_id for one in service.deliveries if one.status == 200} & jobs) >= some
+def times_accepted(service: FakeFieldService) -> Counter[int]:
+    """Count the deliveries of each job that were accepted."""
+    times: Counter[int] = Counter()
+    for delivery in service.deliveries:
+        if delivery.status == 200:
+            times[delivery.job_id] += 1
+    return times
 
-    service.wait_for(some_are, PATIENCE)
+
+def wait_until_some_are_delivered(service: FakeFieldService, jobs: set[int], wanted: int) -> None:
+    def are_enough() -> bool:
+        delivered = jobs & times_accepted(service).keys()
+        return len(delivered) >= wanted
+
+    service.wait_for(are_enough, PATIENCE)
 
 
-def wait_until_delivered(service: FakeFieldService, jobs) -> None:
+def wait_until_delivered(service: FakeFieldService, jobs: Collection[int]) -> None:
     """Return once each job was delivered, and its duplicate too."""
 
-    def all_are() -> bool:
-        accepted = Counter(one.job_id for one in service.deliveries if one.status == 200)
+    def are_all_delivered() -> bool:
+        accepted = times_accepted(service)
         return all(accepted[job_id] >= 2 for job_id in jobs)
 
-    service.wait_for(all_are, PATIENCE)
+    service.wait_for(are_all_delivered, PATIENCE)
 
 
 def wait_for_references(airflow: LocalAirflow, jobs: set[int], service: FakeFieldService) -> int:
@@ -155,20 +189,21 @@ def wait_for_references(airflow: LocalAirflow, jobs: set[int], service: FakeFiel
     On SQLite, which has no row locks, the scheduler may delete the queue's row that an event counts
     on: it then waits for the next event. That is made after a while; the result says how often.
     """
-    deadline, made, next_job_at = time.monotonic() + PATIENCE, 0, time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
+    next_job_at = time.monotonic() + 20
+    jobs_made = 0
     while True:
-        runs = airflow.runs("jobs_from_webhooks")
-        references = [
-            (reference["type"], reference["jobID"])
-            for reference in given(airflow, "jobs_from_webhooks", "references")
-        ]
-        if all(("jobs.created", job_id) in references for job_id in jobs):
-            assert {references.count(("jobs.created", job_id)) for job_id in jobs} == {1}
-            return made
-        assert time.monotonic() < deadline, jobs - {job_id for _, job_id in references}
-        if time.monotonic() > next_job_at and all(
-            run["state"] in ("success", "failed") for run in runs
-        ):
-            made, next_job_at = made + 1, time.monotonic() + 20
+        run_states = {run["state"] for run in airflow.runs("jobs_from_webhooks")}
+        references = results_of_task(airflow, "jobs_from_webhooks", "references")
+        times = Counter((reference["type"], reference["jobID"]) for reference in references)
+        times_created = {job_id: times["jobs.created", job_id] for job_id in jobs}
+        if all(times_created.values()):
+            assert set(times_created.values()) == {1}
+            return jobs_made
+        assert time.monotonic() < deadline, jobs - {job_id for _, job_id in times}
+        are_runs_over = run_states <= FINISHED
+        if are_runs_over and time.monotonic() > next_job_at:
+            jobs_made += 1
+            next_job_at = time.monotonic() + 20
             service.add_job(7)
         time.sleep(POLL_SECONDS)

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import pytest
 
 from fsm_provider import __version__
-from tests.system.conftest import ROOT
+from tests.pages import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -23,39 +23,48 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    here = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "fsm_provider").rglob("*")
-        if path.is_file() and path.suffix != ".pyc"
-    }
-    about = f"airflow_provider_fsm-{__version__}.dist-info"
+    here = files_of_package()
+    dist_info = f"airflow_provider_fsm-{__version__}.dist-info"
 
     with ZipFile(wheel) as archive:
         files = set(archive.namelist())
-        metadata = archive.read(f"{about}/METADATA").decode()
-        entry_points = archive.read(f"{about}/entry_points.txt").decode()
+        metadata = archive.read(f"{dist_info}/METADATA").decode()
+        entry_points = archive.read(f"{dist_info}/entry_points.txt").decode()
 
     assert wheel.name == f"airflow_provider_fsm-{__version__}-py3-none-any.whl"
-    assert {name for name in files if not name.startswith(about)} == here
+    assert {name for name in files if not name.startswith(dist_info)} == here
     assert here >= {"fsm_provider/py.typed", "fsm_provider/testing/openapi.json"}
-    assert f"{about}/licenses/LICENSE" in files
+    assert f"{dist_info}/licenses/LICENSE" in files
     assert f"\nVersion: {__version__}\n" in metadata
-    assert {line for line in entry_points.splitlines() if line.startswith("[")} == {
+    groups = re.findall(r"^\[.*", entry_points, re.MULTILINE)
+    assert set(groups) == {
         "[airflow.plugins]",
         "[apache_airflow_provider]",
         "[pytest11]",
     }
 
 
+def files_of_package() -> set[str]:
+    """Give the files of the package in this repository, but for what Python has compiled."""
+    names: set[str] = set()
+    for path in (ROOT / "fsm_provider").rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            names.add(str(path.relative_to(ROOT)))
+    return names
+
+
 def test_its_description_is_the_readme_without_relative_links_and_pictures(wheel: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+
     with ZipFile(wheel) as archive:
         metadata = archive.read(f"airflow_provider_fsm-{__version__}.dist-info/METADATA")
     description = message_from_bytes(metadata).get_payload(decode=True).decode()
-    readme = (ROOT / "README.md").read_text()
 
     assert re.findall(r"\]\((?!https?://)[^)]*\)", description) == []
     assert "](docs/jobs.md#" in readme
     assert "which job to look up (docs/jobs.md)" in description
     for shown in (r"^#+ .*", r"^```.*", r"^- \*\*.*?\*\*", r"^\| `.*?` \|"):
-        found = re.findall(shown, readme, re.MULTILINE)
-        assert re.findall(shown, description, re.MULTILINE) == found != []
+        in_readme = re.findall(shown, readme, re.MULTILINE)
+        in_description = re.findall(shown, description, re.MULTILINE)
+        assert in_readme != []
+        assert in_description == in_readme

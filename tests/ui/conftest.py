@@ -1,19 +1,19 @@
-"""What a user sees, in a real browser: one Chromium; one Airflow and one fake service where a test
-asks.
-"""
+"""What a user sees, in a real browser: one Chromium, one Airflow and one fake service."""
 
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 from fsm_provider.testing import Engineer, FakeFieldService
-from tests.system.conftest import DAGS, REFUSED_TOKEN, TOKEN
+from tests.system.examples import EXAMPLES
 from tests.system.local_airflow import LocalAirflow
+from tests.system.tokens import REFUSED_TOKEN, TOKEN
+from tests.ui.browser import TIMEOUT_MS, Picture
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
@@ -24,36 +24,40 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
-TIMEOUT_MS = 60_000.0
-"""Milliseconds that a busy machine may take for anything."""
 WINDOW = {"width": 1280, "height": 800}
-EXAMPLES = ("work_order_roundtrip",)
+SHOWN = ("work_order_roundtrip",)
+"""The examples that are shown."""
 
 expect.set_options(timeout=TIMEOUT_MS)
 
-Picture = Callable[[Page | Locator, str], None]
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--pictures", type=Path, help="a folder for pictures of what the browser shows"
-    )
+    purpose = "a folder for pictures of what the browser shows"
+    parser.addoption("--pictures", type=Path, help=purpose)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def browser() -> Iterator[Browser]:
-    """The machine's own Chromium, headless; without one nothing is tested, and that is a failure."""
-    executable = next(filter(None, map(shutil.which, CHROMIUMS)), None)
-    if executable is None:
-        pytest.exit(
-            "these tests need Chromium: install it, e.g. by apt-get install chromium", returncode=1
-        )
+    """The machine's own Chromium, headless; that there is none is a failure."""
+    executable = find_chromium()
+    is_root = os.geteuid() == 0
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(
-            executable_path=executable, args=FLAGS, chromium_sandbox=os.geteuid() != 0
+            executable_path=executable,
+            args=FLAGS,
+            chromium_sandbox=not is_root,
         )
         yield launched
         launched.close()
+
+
+def find_chromium() -> str:
+    for name in CHROMIUMS:
+        executable = shutil.which(name)
+        if executable:
+            return executable
+    text = "these tests need Chromium: install it, e.g. by apt-get install chromium"
+    pytest.exit(text, returncode=1)
 
 
 @pytest.fixture(scope="session")
@@ -69,24 +73,31 @@ def service() -> Iterator[FakeFieldService]:
 def dags_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The examples that are shown; a test may add files of its own."""
     folder = tmp_path_factory.mktemp("dags")
-    for name in EXAMPLES:
-        (folder / f"{name}.py").symlink_to(DAGS["examples"] / f"{name}.py")
+    for name in SHOWN:
+        (folder / f"{name}.py").symlink_to(EXAMPLES / f"{name}.py")
     return folder
 
 
 @pytest.fixture(scope="session")
 def airflow(
-    service: FakeFieldService, dags_folder: Path, tmp_path_factory: pytest.TempPathFactory
+    service: FakeFieldService,
+    dags_folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LocalAirflow]:
     """A running Airflow, shared."""
-    env = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(), "FSM_POLL_INTERVAL": "1"}
+    env = {
+        "AIRFLOW_CONN_FSM_DEFAULT": service.connection_json(),
+        "FSM_POLL_INTERVAL": "1",
+    }
     with LocalAirflow(dags_folder, tmp_path_factory.mktemp("airflow"), env) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def windows(
-    browser: Browser, airflow: LocalAirflow, tmp_path_factory: pytest.TempPathFactory
+    browser: Browser,
+    airflow: LocalAirflow,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[BrowserContext]:
     """One user's windows. By the end no URL that was requested, and no response, held a token."""
     traffic = tmp_path_factory.mktemp("traffic") / "traffic.har"
@@ -100,15 +111,20 @@ def windows(
     context.set_default_timeout(TIMEOUT_MS)
     yield context
     context.close()
-    exchanges = json.loads(traffic.read_text())["log"]["entries"]
-    seen = [
-        (exchange["request"]["url"], json.dumps(exchange["response"])) for exchange in exchanges
-    ]
-    assert any('\\"total_entries\\"' in response for _, response in seen), (
-        "no response was recorded"
-    )
-    for secret in (TOKEN, REFUSED_TOKEN):
-        assert [url for url, response in seen if secret in url + response] == []
+    check_recorded(traffic)
+
+
+def check_recorded(traffic: Path) -> None:
+    """Check that responses were recorded, and that neither URLs nor responses hold a token."""
+    are_recorded = False
+    for exchange in json.loads(traffic.read_text())["log"]["entries"]:
+        url = exchange["request"]["url"]
+        response = json.dumps(exchange["response"])
+        if '\\"total_entries\\"' in response:
+            are_recorded = True
+        for secret in (TOKEN, REFUSED_TOKEN):
+            assert secret not in url + response, url
+    assert are_recorded, "no response was recorded"
 
 
 @pytest.fixture

@@ -6,18 +6,17 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 
 from fsm_provider.testing import FakeFieldService
-from tests.system.conftest import DAGS
+from tests.system.examples import EXAMPLES
 from tests.system.local_airflow import LocalAirflow
-from tests.ui.conftest import Picture
+from tests.ui.browser import Picture
 
 DELIVERIES = "fsm://fsm_default/jobs"
 
 
 def unfold(page: Page) -> None:
     """Unfold the only event, level by level."""
-    folded, unfolded = (
-        page.locator(f".codicon-folding-{state}") for state in ("collapsed", "expanded")
-    )
+    folded = page.locator(".codicon-folding-collapsed")
+    unfolded = page.locator(".codicon-folding-expanded")
     expect(folded.first).to_be_visible()
     while folded.count():
         levels = unfolded.count()
@@ -32,20 +31,27 @@ def test_an_asset_shows_a_delivery_and_the_run_that_it_started(
     dags_folder: Path,
     picture: Picture,
 ) -> None:
-    (dags_folder / "webhook_bootstrap.py").symlink_to(DAGS["examples"] / "webhook_bootstrap.py")
-    endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}
-    airflow.set_variable("fsm_webhooks", {"base_url": airflow.base_url, "endpoints": endpoints})
+    example = "webhook_bootstrap.py"
+    (dags_folder / example).symlink_to(EXAMPLES / example)
+    configuration = {
+        "base_url": airflow.base_url,
+        "endpoints": {"fsm_default/jobs": {"signature": "standard-webhooks"}},
+    }
+    airflow.set_variable("fsm_webhooks", configuration)
     bootstrap = airflow.trigger("webhook_bootstrap")
     assert airflow.wait_for_run("webhook_bootstrap", bootstrap) == "success"
 
     job = service.add_job(7)
     run_id = airflow.first_run("jobs_from_webhooks")
     assert airflow.wait_for_run("jobs_from_webhooks", run_id) == "success"
+
     page.goto("/assets")
     page.get_by_role("link", name=DELIVERIES, exact=True).click()
     unfold(page)
     picture(page, "webhook-events")
 
     page.get_by_role("button", name="Copy to clipboard").click()
-    event = json.loads(page.evaluate("navigator.clipboard.readText()"))
-    assert (event["type"], event["id"]) == ("jobs.created", job["id"])
+    copied = page.evaluate("navigator.clipboard.readText()")
+    event = json.loads(copied)
+    assert event["type"] == "jobs.created"
+    assert event["id"] == job["id"]

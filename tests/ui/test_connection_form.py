@@ -7,8 +7,8 @@ from playwright.sync_api import Locator, Page, expect
 
 from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import FakeFieldService
-from tests.system.conftest import REFUSED_TOKEN, TOKEN
 from tests.system.local_airflow import LocalAirflow
+from tests.system.tokens import REFUSED_TOKEN, TOKEN
 
 (CONNECTION_TYPE,) = get_provider_info()["connection-types"]
 FIELDS = CONNECTION_TYPE["conn-fields"]
@@ -40,14 +40,15 @@ def labels(fields: Locator) -> Locator:
 
 def field(settings: Locator, name: str) -> Locator:
     """Find a setting by its label: with its input and its description."""
-    return settings.get_by_role("group").filter(
-        has=settings.page.get_by_text(FIELDS[name]["label"], exact=True)
-    )
+    label = settings.page.get_by_text(FIELDS[name]["label"], exact=True)
+    return settings.get_by_role("group").filter(has=label)
 
 
 def input_for(settings: Locator, name: str) -> Locator:
     group = field(settings, name)
-    return group.get_by_role("textbox").or_(group.get_by_role("spinbutton"))
+    text = group.get_by_role("textbox")
+    number = group.get_by_role("spinbutton")
+    return text.or_(number)
 
 
 def fill(form: Locator, conn_id: str, host: str, token: str, settings: dict[str, str]) -> None:
@@ -67,20 +68,23 @@ def save(form: Locator) -> None:
 
 
 def give_port_0(airflow: LocalAirflow, conn_id: str) -> None:
-    """Let Airflow's UI test the connection: see
-    :func:`test_a_connection_is_tested_as_the_form_saves_it`.
+    """Let Airflow's UI test the connection, which it refuses without a port.
+
+    See :func:`test_a_connection_is_tested_as_the_form_saves_it`.
     """
+    connection = {"connection_id": conn_id, "conn_type": "fsm", "port": 0}
     airflow.api(
         "PATCH",
         f"/connections/{conn_id}",
         params={"update_mask": "port"},
-        json={"connection_id": conn_id, "conn_type": "fsm", "port": 0},
+        json=connection,
     )
 
 
 def press_test(page: Page, conn_id: str) -> Locator:
     """Press the button in the list of connections; a corner of the window shows the result."""
-    page.get_by_role("row", name=conn_id).get_by_role("button", name="Test Connection").click()
+    row = page.get_by_role("row", name=conn_id)
+    row.get_by_role("button", name="Test Connection").click()
     notice = page.get_by_role("status").filter(has_text="Test Connection")
     expect(notice).to_be_visible()
     return notice
@@ -97,18 +101,25 @@ def test_the_form_has_the_fields_of_the_service_and_no_others(page: Page) -> Non
 
 
 def test_each_setting_is_shown_with_its_description_and_default(page: Page) -> None:
-    settings = open_settings(open_form(page))
+    form = open_form(page)
 
-    expect(labels(settings)).to_have_text([declared["label"] for declared in FIELDS.values()])
+    settings = open_settings(form)
+
+    texts = [declared["label"] for declared in FIELDS.values()]
+    expect(labels(settings)).to_have_text(texts)
     for name, declared in FIELDS.items():
-        expect(field(settings, name)).to_contain_text(declared["description"])
-        default = declared["schema"].get("default")
-        if "enum" in declared["schema"]:
-            expect(field(settings, name)).to_contain_text(default)
+        shown = field(settings, name)
+        expect(shown).to_contain_text(declared["description"])
+        schema = declared["schema"]
+        default = schema.get("default")
+        if "enum" in schema:
+            expect(shown).to_contain_text(default)
         elif isinstance(default, bool):
-            expect(field(settings, name).get_by_role("checkbox")).to_be_checked(checked=default)
+            checkbox = shown.get_by_role("checkbox")
+            expect(checkbox).to_be_checked(checked=default)
         else:
-            expect(input_for(settings, name)).to_have_value("" if default is None else str(default))
+            text = "" if default is None else str(default)
+            expect(input_for(settings, name)).to_have_value(text)
 
 
 def test_the_token_goes_in_and_never_comes_back(
@@ -116,12 +127,14 @@ def test_the_token_goes_in_and_never_comes_back(
 ) -> None:
     form = open_form(page)
     fill(form, "fsm_secret", service.base_url, TOKEN, {})
+
     with page.expect_request(lambda request: request.method == "POST") as sent:
         save(form)
     assert TOKEN in (sent.value.post_data or "")
 
     page.reload()
-    page.get_by_role("row", name="fsm_secret").get_by_role("button", name="Edit Connection").click()
+    row = page.get_by_role("row", name="fsm_secret")
+    row.get_by_role("button", name="Edit Connection").click()
     token = form.get_by_label(LABELS["password"])
     expect(token).to_have_attribute("type", "password")
     form.get_by_role("button", name="Show value").click()
@@ -137,8 +150,16 @@ def test_the_token_goes_in_and_never_comes_back(
 @pytest.mark.parametrize(
     ("conn_id", "change", "says"),
     [
-        ("fsm_good", {}, ["Successful", "The token is accepted, and the second page"]),
-        ("fsm_refused", {"token": REFUSED_TOKEN}, ["Failed", "the token is not accepted"]),
+        (
+            "fsm_good",
+            {},
+            ["Successful", "The token is accepted, and the second page"],
+        ),
+        (
+            "fsm_refused",
+            {"token": REFUSED_TOKEN},
+            ["Failed", "the token is not accepted"],
+        ),
         (
             "fsm_values",
             {"settings": {"server_timezone": "Mars", "timeout": "-5", "max_retries": "1.5"}},
@@ -154,8 +175,9 @@ def test_the_button_says_what_is_right_or_which_field_to_change(
     change: dict[str, Any],
     says: list[str],
 ) -> None:
+    right = {"host": service.base_url, "token": TOKEN, "settings": {}}
     form = open_form(page)
-    fill(form, conn_id, **{"host": service.base_url, "token": TOKEN, "settings": {}, **change})
+    fill(form, conn_id, **right | change)
     save(form)
     give_port_0(airflow, conn_id)
 
@@ -168,11 +190,14 @@ def test_the_button_says_what_is_right_or_which_field_to_change(
 @pytest.mark.xfail(
     strict=True,
     raises=AssertionError,
-    reason="Airflow 3.3.1 and 3.3.2 refuse it without a port (apache/airflow#73298); give_port_0 may go",
+    # When this passes, give_port_0 may go.
+    reason="Airflow 3.3.1 and 3.3.2 refuse it without a port (apache/airflow#73298)",
 )
 def test_a_connection_is_tested_as_the_form_saves_it(page: Page, service: FakeFieldService) -> None:
     form = open_form(page)
     fill(form, "fsm_as_saved", service.base_url, TOKEN, {})
     save(form)
 
-    assert "The token is accepted" in press_test(page, "fsm_as_saved").inner_text()
+    notice = press_test(page, "fsm_as_saved")
+
+    assert "The token is accepted" in notice.inner_text()

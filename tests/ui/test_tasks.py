@@ -7,9 +7,10 @@ from playwright.sync_api import Page, expect
 from fsm_provider.links import FsmJobLink
 from fsm_provider.testing import FakeFieldService
 from tests.system.airflow_api import AirflowApi
-from tests.system.examples import copy
+from tests.system.examples import copy_example
+from tests.system.jobs import jobs_with_reference
 from tests.system.local_airflow import LocalAirflow
-from tests.ui.conftest import Picture
+from tests.ui.browser import Picture
 
 SHORT = {"width": 1280, "height": 540}
 
@@ -40,7 +41,7 @@ def test_the_link_of_a_task_that_creates_a_job_leads_to_the_job(
     page: Page, airflow: LocalAirflow, service: FakeFieldService, picture: Picture
 ) -> None:
     run_id = finished_run(airflow, "work_order_roundtrip", purchase_order="PO-4711")
-    (job,) = [one for one in service.jobs if one["customerReference"] == "PO-4711"]
+    (job,) = jobs_with_reference(service, "PO-4711")
 
     open_details(page, "work_order_roundtrip", run_id, "create_job")
     picture(page, "job-link")
@@ -60,23 +61,26 @@ def test_a_deferred_sensor_says_what_it_waits_for(
     dags_folder: Path,
     picture: Picture,
 ) -> None:
-    waits = "Gas Safety Certificate"
+    form_name = "Gas Safety Certificate"
     sensor = 'task_id="wait_for_its_form",'
-    name = f'{sensor}\n        form_names=["{waits}"],'
-    copy(airflow, dags_folder, "quickstart", "first_job", by_hand=False, **{sensor: name})
+    with_form_name = f'{sensor}\n        form_names=["{form_name}"],'
+    replaced = {sensor: with_form_name}
+    copy_example(airflow, dags_folder, "quickstart", "first_job", by_hand=False, **replaced)
+
+    def is_deferred(states: dict[str, str | None]) -> bool:
+        return states["wait_for_its_form"] == "deferred"
+
     run_id = airflow.trigger("first_job")
-    airflow.wait_for_tasks(
-        "first_job", run_id, lambda states: states["wait_for_its_form"] == "deferred"
-    )
-    (job_id,) = [job["id"] for job in service.jobs if job["customerReference"] == run_id]
+    airflow.wait_for_tasks("first_job", run_id, is_deferred)
+    (job,) = jobs_with_reference(service, run_id)
 
     page.set_viewport_size(SHORT)
     page.goto(f"/dags/first_job/runs/{run_id}")
     expect(page.get_by_text("deferred").first).to_be_visible()
     picture(page, "deferred-run")
     page.goto(f"/dags/first_job/runs/{run_id}/tasks/wait_for_its_form")
-    expect(page.get_by_text(f"Waiting for {waits}").first).to_be_visible()
-    expect(page.get_by_text(f"{waits} is missing").first).to_be_visible()
+    expect(page.get_by_text(f"Waiting for {form_name}").first).to_be_visible()
+    expect(page.get_by_text(f"{form_name} is missing").first).to_be_visible()
 
-    service.complete_form(job_id, waits)
+    service.complete_form(job["id"], form_name)
     assert airflow.wait_for_run("first_job", run_id) == "success"

@@ -6,8 +6,9 @@ import json
 
 import pytest
 
+from tests.system.examples import EXAMPLES
+from tests.versions.examples import CASES, NOT_BY_DAG_TEST, STARTED_BY_FORMS
 from tests.versions.report import DOCUMENTS, RESULTS, VERSIONS, between_markers
-from tests.versions.test_examples import CASES, EXAMPLES, NOT_BY_DAG_TEST, STARTED_BY_FORMS
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

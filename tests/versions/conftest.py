@@ -31,25 +31,29 @@ def airflow(
     service: FakeFieldService, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LocalAirflow]:
     """Airflow's own processes; the token is in nothing that they have written."""
-    home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
-    for name in ("runs.py", *(["watching.py"] if ASSETS.is_there else [])):
-        (dags / name).symlink_to(DAGS / name)
-    in_airflow = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
-    env = in_airflow if STATE_STORE.is_there else connections_with_ledger(service, home)
+    home = tmp_path_factory.mktemp("airflow")
+    dags = tmp_path_factory.mktemp("dags")
+    (dags / "runs.py").symlink_to(DAGS / "runs.py")
+    if ASSETS.is_there:
+        (dags / "watching.py").symlink_to(DAGS / "watching.py")
+    if STATE_STORE.is_there:
+        env = {"AIRFLOW_CONN_FSM_DEFAULT": service.connection_json()}
+    else:
+        env = connections_with_ledger(service, home)
     with LocalAirflow(dags, home, env) as running:
         yield running
-    logs = [path for path in home.rglob("*") if path.is_file()]
-    assert [path for path in logs if TOKEN.encode() in path.read_bytes()] == []
+    for path in home.rglob("*"):
+        if path.is_file():
+            assert TOKEN.encode() not in path.read_bytes(), path
 
 
 @pytest.fixture
 def measured(record_property: Callable[[str, str], None]) -> Callable[..., None]:
-    """Record whether a capability is there, with what is missing in words; fail where that is
-    unexpected.
-    """
+    """Record whether a capability is there, or what is missing; fail where that is unexpected."""
 
     def note(capability: str, is_there: bool, *, expected: bool, missing: str) -> None:
-        record_property("capability", json.dumps([capability, "yes" if is_there else missing]))
+        text = "yes" if is_there else missing
+        record_property("capability", json.dumps([capability, text]))
         assert is_there == expected, capability
 
     return note

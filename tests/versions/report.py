@@ -1,7 +1,7 @@
-"""What the matrix came to, written down: ``python -m tests.versions.report``, as ``make
-test-matrix`` ends.
+"""What the matrix came to, written down: ``python -m tests.versions.report``.
 
-The results that are there replace those in docs/versions.json; from that the tables are made.
+``make test-matrix`` ends with it. The results that are there replace those in docs/versions.json;
+from that the tables are made.
 """
 
 import json
@@ -28,106 +28,118 @@ SUITES = {
 CAPABILITIES = ("ledger", "shared poll", "watcher", "receiver", "form")
 ONCE = ("once in a run", "once across runs")
 """What the kills of tasks have found, as the stores that the ledger was in."""
-MARKERS = "<!-- versions: made by tests/versions/report.py -->", "<!-- /versions -->"
+BEGIN = "<!-- versions: made by tests/versions/report.py -->"
+END = "<!-- /versions -->"
+"""Between these stand the tables of a document."""
 
 
 def read(file: Path) -> tuple[str, str, str, dict[str, Any]]:
     """Give Airflow's version, Python's, the suite, and what came of it."""
     airflow, python, suite = file.stem.replace("-py", "-").split("-")
-    (counts,) = ElementTree.parse(file).getroot().iter("testsuite")
-    number = {name: int(counts.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
-    failed = number["failures"] + number["errors"]
-    found = {
-        "passed": number["tests"] - failed - number["skipped"],
+    (testsuite,) = ElementTree.parse(file).getroot().iter("testsuite")
+    tests = int(testsuite.attrib["tests"])
+    failed = int(testsuite.attrib["failures"]) + int(testsuite.attrib["errors"])
+    skipped = int(testsuite.attrib["skipped"])
+    result: dict[str, Any] = {
+        "passed": tests - failed - skipped,
         "failed": failed,
-        "skipped": number["skipped"],
-        "seconds": round(float(counts.attrib["time"])),
+        "skipped": skipped,
+        "seconds": round(float(testsuite.attrib["time"])),
     }
-    noted: dict[str, list[str]] = {}
-    for one in counts.iter("property"):
-        capability, text = json.loads(one.attrib["value"])
-        noted.setdefault(capability, []).append(text)
-    capabilities = {capability: ", ".join(texts) for capability, texts in noted.items()}
-    return airflow, python, suite, found | ({"capabilities": capabilities} if noted else {})
+    texts_by_capability: dict[str, list[str]] = {}
+    for recorded in testsuite.iter("property"):
+        capability, text = json.loads(recorded.attrib["value"])
+        texts_by_capability.setdefault(capability, []).append(text)
+    if texts_by_capability:
+        result["capabilities"] = {
+            capability: ", ".join(texts) for capability, texts in texts_by_capability.items()
+        }
+    return airflow, python, suite, result
 
 
 def merge(known: dict[str, Any], files: Iterable[Path]) -> dict[str, Any]:
-    """Put new results in the place of old ones, in the order of versions.toml; what it names no
-    more goes.
-    """
-    for airflow, python, suite, found in map(read, files):
-        known.setdefault(airflow, {}).setdefault(python, {})[suite] = found
-    return {
-        airflow: {
-            python: known[airflow][python]
-            for python in version["pythons"]
-            if python in known[airflow]
-        }
-        for airflow, version in VERSIONS.items()
-        if airflow in known
-    }
+    """Put new results in the place of old ones; what versions.toml names no more goes."""
+    for airflow, python, suite, result in map(read, files):
+        known.setdefault(airflow, {}).setdefault(python, {})[suite] = result
+    merged: dict[str, Any] = {}
+    for airflow, version in VERSIONS.items():
+        if airflow not in known:
+            continue
+        merged[airflow] = {}
+        for python in version["pythons"]:
+            if python in known[airflow]:
+                merged[airflow][python] = known[airflow][python]
+    return merged
 
 
 def capabilities_for(pythons: dict[str, Any]) -> dict[str, str]:
     """Give what the run on the oldest Python has found."""
     suites = next(iter(pythons.values()))
-    found = {
-        **suites.get("boot", {}).get("capabilities", {}),
-        **suites.get("kills", {}).get("capabilities", {}),
-    }
-    return {name: found.get(name, "not measured") for name in (*CAPABILITIES, *ONCE)}
+    measured: dict[str, str] = {}
+    for suite in ("boot", "kills"):
+        measured |= suites.get(suite, {}).get("capabilities", {})
+    return {name: measured.get(name, "not measured") for name in (*CAPABILITIES, *ONCE)}
 
 
 def short_table(results: dict[str, Any]) -> str:
     """Tabulate which versions ran, and what each can do."""
-    columns = ("Airflow", "Python", *CAPABILITIES, *ONCE)
-    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    lines = _head("Airflow", "Python", *CAPABILITIES, *ONCE)
+    missing: set[str] = set()
     for airflow, pythons in results.items():
-        texts = [text.partition(":")[0] for text in capabilities_for(pythons).values()]
-        lines.append(f"| {airflow} | {', '.join(pythons)} | {' | '.join(texts)} |")
-    missing = {
-        f"- {name}, where it says no: {text.partition(': ')[2]}."
-        for pythons in results.values()
-        for name, text in capabilities_for(pythons).items()
-        if text.startswith("no: ")
-    }
+        cells: list[str] = []
+        for name, text in capabilities_for(pythons).items():
+            answer, _, reason = text.partition(": ")
+            cells.append(answer)
+            if answer == "no" and reason:
+                missing.add(f"- {name}, where it says no: {reason}.")
+        lines.append(_row(airflow, ", ".join(pythons), *cells))
     return "\n".join([*lines, "", *sorted(missing)])
 
 
 def long_table(results: dict[str, Any]) -> str:
     """The figures: what passed, failed and was skipped."""
-    titles = [title for suite, title in SUITES.items() if _ran(results, suite)]
-    lines = [f"| Airflow | Python | {' | '.join(titles)} |", "|---" * (2 + len(titles)) + "|"]
+    suites_that_ran: set[str] = set()
+    for pythons in results.values():
+        for suites in pythons.values():
+            suites_that_ran.update(suites)
+    shown = [suite for suite in SUITES if suite in suites_that_ran]
+    titles = [SUITES[suite] for suite in shown]
+    lines = _head("Airflow", "Python", *titles)
     for airflow, pythons in results.items():
         for python, suites in pythons.items():
-            cells = [_counts(suites.get(suite)) for suite in SUITES if _ran(results, suite)]
-            lines.append(f"| {airflow} | {python} | {' | '.join(cells)} |")
+            cells = [_counts(suites.get(suite)) for suite in shown]
+            lines.append(_row(airflow, python, *cells))
     return "\n".join(lines)
 
 
-def _ran(results: dict[str, Any], suite: str) -> bool:
-    return any(suite in suites for pythons in results.values() for suites in pythons.values())
+def _head(*titles: str) -> list[str]:
+    return [_row(*titles), "|---" * len(titles) + "|"]
 
 
-def _counts(found: dict[str, Any] | None) -> str:
-    return (
-        ""
-        if found is None
-        else "/".join(str(found[name]) for name in ("passed", "failed", "skipped"))
-    )
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
-DOCUMENTS = {
-    ROOT / "docs" / "tested.md": lambda results: f"{short_table(results)}\n\n{long_table(results)}",
-}
+def _counts(result: dict[str, Any] | None) -> str:
+    if result is None:
+        return ""
+    return f"{result['passed']}/{result['failed']}/{result['skipped']}"
+
+
+def tables(results: dict[str, Any]) -> str:
+    return f"{short_table(results)}\n\n{long_table(results)}"
+
+
+DOCUMENTS = {ROOT / "docs" / "tested.md": tables}
 
 
 def between_markers(text: str, table: str) -> str:
     """Put the table where the document has its markers."""
-    begin, end = map(re.escape, MARKERS)
+    begin = re.escape(BEGIN)
+    end = re.escape(END)
     return re.sub(
         f"({begin}\n).*?(\n{end})",
-        lambda found: f"{found[1]}\n{table}\n{found[2]}",
+        lambda match: f"{match[1]}\n{table}\n{match[2]}",
         text,
         flags=re.DOTALL,
     )

@@ -12,6 +12,7 @@ from fsm_provider.provider_info import get_provider_info
 from fsm_provider.testing import FakeFieldService, RecordedRequest
 from fsm_provider.triggers.forms import MIN_DEFERRAL
 from tests.capabilities import AIRFLOW, ASSETS, IS_AIRFLOW_3, MENU, PAGE
+from tests.system.jobs import jobs_with_reference
 from tests.system.local_airflow import LocalAirflow
 from tests.system.watcher import until_polled
 from tests.versions.dags.runs import WAITING_JOBS
@@ -25,19 +26,17 @@ def run(airflow: LocalAirflow, dag_id: str) -> str:
     return run_id
 
 
-def jobs_for(service: FakeFieldService, reference: str) -> list[dict]:
-    return [job for job in service.jobs if job["customerReference"] == reference]
-
-
 def test_a_job_is_created_and_its_forms_are_waited_for(
     airflow: LocalAirflow, service: FakeFieldService
 ) -> None:
     run_id = run(airflow, "created_and_awaited")
 
-    assert len(jobs_for(service, "BOOT")) == 1
-    assert airflow.task_states("created_and_awaited", run_id) == dict.fromkeys(
-        ("create", "poke", "deferred"), "success"
-    )
+    assert len(jobs_with_reference(service, "BOOT")) == 1
+    assert airflow.task_states("created_and_awaited", run_id) == {
+        "create": "success",
+        "poke": "success",
+        "deferred": "success",
+    }
 
 
 def test_ledger(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
@@ -46,39 +45,36 @@ def test_ledger(airflow: LocalAirflow, service: FakeFieldService, measured: Meas
     airflow.clear("cleared", run_id, ["create"])
     assert airflow.wait_for_run("cleared", run_id) == "success"
 
-    measured(
-        "ledger",
-        len(jobs_for(service, "LEDGER")) == 1,
-        expected=True,
-        missing="no",
-    )
+    is_created_once = len(jobs_with_reference(service, "LEDGER")) == 1
+    measured("ledger", is_created_once, expected=True, missing="no")
 
 
 def test_shared_poll(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
     """Also after the triggerer was killed, and for forms that come meanwhile."""
+
+    def are_deferred(states: dict[str, str | None]) -> bool:
+        return set(states.values()) == {"deferred"}
+
+    def are_two_deferred(states: dict[str, str | None]) -> bool:
+        return list(states.values()).count("deferred") == 2
+
     run_id = airflow.trigger("waiting")
-    airflow.wait_for_tasks("waiting", run_id, lambda states: set(states.values()) == {"deferred"})
+    airflow.wait_for_tasks("waiting", run_id, are_deferred)
     polls = polls_in(service, MIN_DEFERRAL)
     airflow.kill("triggerer")
     for job_id in WAITING_JOBS[:-2]:
         service.add_form(job_id=job_id)
     airflow.restart("triggerer")
-    airflow.wait_for_tasks(
-        "waiting", run_id, lambda found: [*found.values()].count("deferred") == 2
-    )
+    airflow.wait_for_tasks("waiting", run_id, are_two_deferred)
     polls += polls_in(service, MIN_DEFERRAL)
     for job_id in WAITING_JOBS[-2:]:
         service.add_form(job_id=job_id)
 
     assert airflow.wait_for_run("waiting", run_id) == "success"
     assert polls
-    measured(
-        "shared poll",
-        # What is asked for all asks for no job.
-        not any("jobID" in dict(poll.query) for poll in polls),
-        expected=True,
-        missing="no",
-    )
+    # What is asked for all asks for no job.
+    of_one_job = [poll for poll in polls if "jobID" in dict(poll.query)]
+    measured("shared poll", not of_one_job, expected=True, missing="no")
 
 
 def polls_in(service: FakeFieldService, seconds: float) -> list[RecordedRequest]:
@@ -106,47 +102,49 @@ def test_watcher(
     form = service.add_form(form_name="Watched Record")
     run_id = airflow.first_run("watched")
     assert airflow.wait_for_run("watched", run_id) == "success"
-    emitted = [reference["id"] for reference in airflow.xcom("watched", run_id, "read")]
+    references = airflow.xcom("watched", run_id, "read")
+    emitted = [reference["id"] for reference in references]
     return measured("watcher", emitted == [form["id"]], expected=ASSETS.is_there, missing=missing)
 
 
 def test_receiver(airflow: LocalAirflow, service: FakeFieldService, measured: Measured) -> None:
-    """A webhook is registered on every version; deliveries are received where Airflow can serve
-    that.
-    """
+    """Each version can register a webhook; that its deliveries are received is measured."""
     url = f"{airflow.base_url}/fsm/webhooks/fsm_default/jobs"
-    if requests.post(f"{url}/nobody", json={}, timeout=30).status_code == 404 and not IS_AIRFLOW_3:
+    response = requests.post(f"{url}/nobody", json={}, timeout=30)
+    if response.status_code == 404 and not IS_AIRFLOW_3:
         run(airflow, "registered_elsewhere")
         missing = "no: Airflow 2 serves no FastAPI application; poll instead"
         return measured("receiver", False, expected=ASSETS.is_there, missing=missing)
 
     endpoints = {"fsm_default/jobs": {"signature": "standard-webhooks"}}
-    airflow.set_variable("fsm_webhooks", {"base_url": airflow.base_url, "endpoints": endpoints})
+    configuration = {"base_url": airflow.base_url, "endpoints": endpoints}
+    airflow.set_variable("fsm_webhooks", configuration)
     airflow.wait_for_dag("notified_of_jobs")
     run(airflow, "registered_with_the_receiver")
-    assert requests.post(f"{url}/nobody", json={}, timeout=30).status_code == 404
+    response = requests.post(f"{url}/nobody", json={}, timeout=30)
+    assert response.status_code == 404
     service.add_job(7)
-    state = airflow.wait_for_run("notified_of_jobs", airflow.first_run("notified_of_jobs"))
+    run_id = airflow.first_run("notified_of_jobs")
+    state = airflow.wait_for_run("notified_of_jobs", run_id)
     return measured("receiver", state == "success", expected=ASSETS.is_there, missing="no")
 
 
 def test_page(airflow: LocalAirflow) -> None:
-    """What is uncertain can be looked at, where Airflow serves pages; since 3.1 its menu leads
-    there.
-    """
+    """What is uncertain can be looked at, where Airflow serves pages; since 3.1 by its menu."""
     if PAGE.is_there:
         page = airflow.ui("/fsm-page/").text
         assert "Nothing is uncertain" in page
         assert "cannot be read" not in page
     if MENU.is_there:
-        plugins = airflow.api("GET", "/plugins")["plugins"]
-        assert "Field service" in [
-            view["name"] for one in plugins for view in one["external_views"]
-        ]
+        names: list[str] = []
+        for plugin in airflow.api("GET", "/plugins")["plugins"]:
+            names += [view["name"] for view in plugin["external_views"]]
+        assert "Field service" in names
 
 
 def test_form(airflow: LocalAirflow, measured: Measured) -> None:
-    declared = set(get_provider_info()["connection-types"][0]["conn-fields"])
+    (connection_type,) = get_provider_info()["connection-types"]
+    declared = set(connection_type["conn-fields"])
     if IS_AIRFLOW_3:
         hooks = airflow.ui("/ui/connections/hook_meta").json()
         (fsm,) = [hook for hook in hooks if hook["connection_type"] == "fsm"]

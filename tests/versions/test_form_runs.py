@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,14 +12,20 @@ import pytest
 
 from tests.capabilities import ASSETS
 from tests.pages import DOCS, blocks
-from tests.versions.test_examples import EXAMPLES, STARTED_BY_FORMS
+from tests.system.examples import EXAMPLES
+from tests.versions.examples import STARTED_BY_FORMS
 
 PROJECT = Path(__file__).parent / "form_runs"
-TESTS = [
-    (file.stem, name)
-    for file in sorted(PROJECT.glob("test_*.py"))
-    for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
-]
+
+
+def cases_of_project() -> Iterator[tuple[str, str]]:
+    """Give the files and names of the project's tests."""
+    for file in sorted(PROJECT.glob("test_*.py")):
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE):
+            yield file.stem, name
+
+
+TESTS = list(cases_of_project())
 
 
 @pytest.fixture(scope="module")
@@ -28,25 +35,37 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], l
     shutil.copytree(PROJECT, folder, dirs_exist_ok=True)
     for name in STARTED_BY_FORMS:
         (folder / "dags" / f"{name}.py").symlink_to(EXAMPLES / f"{name}.py")
-    (on_page,) = (block.text for block in blocks("python", pages=[DOCS / "start.md"]))
-    (folder / "dags" / "on_page.py").write_text(on_page)
-    command = [sys.executable, "-m", "pytest", "-q", "--junitxml=results.xml"]
-    run = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, timeout=300, check=False
-    )
+    (on_page,) = blocks("python", pages=[DOCS / "start.md"])
+    (folder / "dags" / "on_page.py").write_text(on_page.text)
+    run = run_pytest(folder, "--junitxml=results.xml")
     assert run.returncode in (0, 1), run.stdout + run.stderr
-    found: dict[tuple[str, str], list[str]] = {}
+    failures_by_test: dict[tuple[str, str], list[str]] = {}
     for case in ElementTree.parse(folder / "results.xml").iter("testcase"):
-        failures = found.setdefault(
-            (case.attrib["classname"], case.attrib["name"].partition("[")[0]), []
-        )
-        failures += [part.text or "" for part in case if part.tag in ("error", "failure")]
-    return found
+        name, _, _ = case.attrib["name"].partition("[")
+        failures = failures_by_test.setdefault((case.attrib["classname"], name), [])
+        for part in case:
+            is_failure = part.tag in ("error", "failure")
+            if is_failure:
+                failures.append(part.text or "")
+    return failures_by_test
+
+
+def run_pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *options],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=300,
+        check=False,
+    )
 
 
 @ASSETS.needed
 @pytest.mark.parametrize(
-    ("file", "name"), TESTS, ids=[name.removeprefix("test_") for _, name in TESTS]
+    ("file", "name"),
+    TESTS,
+    ids=[name.removeprefix("test_") for _, name in TESTS],
 )
 def test_in_the_project(results: dict[tuple[str, str], list[str]], file: str, name: str) -> None:
     failures = results[file, name]
@@ -58,10 +77,7 @@ def test_in_the_project(results: dict[tuple[str, str], list[str]], file: str, na
 def test_without_watchers_it_says_so(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_it(run_with_completed_forms): pass\n")
 
-    command = [sys.executable, "-m", "pytest", "-q"]
-    run = subprocess.run(
-        command, capture_output=True, text=True, cwd=tmp_path, timeout=300, check=False
-    )
+    run = run_pytest(tmp_path)
 
     assert "run_with_completed_forms needs Airflow 3.0" in run.stdout
     assert run.returncode == 1

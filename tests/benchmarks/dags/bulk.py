@@ -16,11 +16,15 @@ CONNECTIONS = {
 
 @task
 def jobs(**context):
-    conf = context["dag_run"].conf
-    return [
-        {"property_id": property_id, "job": pages.job_payload(property_id)}
-        for property_id in range(conf["count"])
-    ]
+    count = context["dag_run"].conf["count"]
+    return [job_request(property_id) for property_id in range(count)]
+
+
+def job_request(property_id):
+    return {
+        "property_id": property_id,
+        "job": pages.job_payload(property_id),
+    }
 
 
 def start_clock(context):
@@ -30,9 +34,8 @@ def start_clock(context):
 def check_and_push_seconds(context, result):
     seconds = time.perf_counter() - context["started"]
     count = context["dag_run"].conf["count"]
-    assert [one["jobID"] for one in result] == [
-        pages.job_id(property_id) for property_id in range(count)
-    ]
+    created = [outcome["jobID"] for outcome in result]
+    assert created == [pages.job_id(property_id) for property_id in range(count)]
     context["ti"].xcom_push(key="seconds", value=seconds)
 
 

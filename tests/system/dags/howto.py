@@ -23,7 +23,8 @@ def howto():
     # [START howto_rows]
     @task
     def planned_jobs():
-        rows = csv.DictReader(["reference,property,amount", "PM-1,7,99.50", "PM-2,8.0,"])
+        lines = ["reference,property,amount", "PM-1,7,99.50", "PM-2,8.0,"]
+        rows = csv.DictReader(lines)
         fields = {"customerReference": "reference", "quotedAmount": "amount"}
         return jobs_from_rows(rows, key="reference", property_id="property", map=fields)
 
@@ -64,7 +65,8 @@ def howto():
 
     @task(trigger_rule="none_failed")
     def report(outcomes):
-        return [f"{one['key']} {one['outcome']}" for one in outcomes if one["jobID"] is None]
+        without_job = [outcome for outcome in outcomes if outcome["jobID"] is None]
+        return [f"{outcome['key']} {outcome['outcome']}" for outcome in without_job]
 
     told = tell_the_tenant.expand(job_id=create_what_can_be.output.map(job_id_or_skip))
     told >> report(create_what_can_be.output)
@@ -85,8 +87,11 @@ def howto():
     def count_warning_notices():
         from fsm_provider.hooks.fsm import FsmHook
 
-        forms = FsmHook().list_forms(property_id=7, created_since="2026-01-01T00:00:00Z")
-        return sum(form.form_name == "Warning Notice" for form in forms)
+        count = 0
+        for form in FsmHook().list_forms(property_id=7, created_since="2026-01-01T00:00:00Z"):
+            if form.form_name == "Warning Notice":
+                count += 1
+        return count
 
     # [END howto_hook]
     count_warning_notices()
@@ -131,7 +136,8 @@ def howto():
 
     # [START howto_sensor_record]
     def is_completed(job):
-        return bool(job["completed"] and job["completed"]["completedOnDateTime"])
+        completed = job["completed"]
+        return bool(completed and completed["completedOnDateTime"])
 
     FsmRecordSensor(
         task_id="wait_for_completion",

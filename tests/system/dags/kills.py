@@ -24,31 +24,37 @@ STORES = {
     "answered, not recorded": ("before", "done"),
     "recorded": ("after", "done"),
 }
-"""The state that is being stored when the task dies, and whether it is stored."""
+"""Whether the task dies before or after a state is stored, and which state."""
 
 
 def die(victim):
-    for pid in {"task": [os.getpid()], "both": [os.getppid(), os.getpid()]}[victim]:
-        os.kill(pid, signal.SIGKILL)
+    if victim == "both":
+        os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 class DeadlyStore:
     """The store of a task's state, in one of whose ``set`` the task is killed."""
 
     def __init__(self, store, dies_at, victim):
-        self._store, self._dies_at, self._victim = store, dies_at, victim
+        self._store = store
+        self._dies_at = dies_at
+        self._victim = victim
 
     def get(self, key, default=None):
         return self._store.get(key, default)
 
     def set(self, key, value, *, retention=None):
-        states = {row.get("state") for row in value.values()} if key.startswith(PAGE) else ()
+        states = set()
+        if key.startswith(PAGE):
+            states = {row.get("state") for row in value.values()}
         self._die_if("before", states)
         self._store.set(key, value, retention=retention)
         self._die_if("after", states)
 
     def _die_if(self, when, states):
-        if any((when, state) == self._dies_at for state in states):
+        dies_when, dies_at_state = self._dies_at
+        if when == dies_when and dies_at_state in states:
             die(self._victim)
 
 
@@ -56,11 +62,14 @@ def die_in_database(dies_at, victim):
     """Kill the task before it sends the COMMIT that stores this, or after it has gone through."""
 
     def note(connection, cursor, statement, parameters, *args):
-        if statement.startswith("UPDATE fsm_ledger "):
-            values = parameters.values() if isinstance(parameters, dict) else parameters
-            connection.info["stored"] = next(
-                (one for one in ("sending", "done") if one in values), None
-            )
+        if not statement.startswith("UPDATE fsm_ledger "):
+            return
+        values = parameters.values() if isinstance(parameters, dict) else parameters
+        connection.info["stored"] = None
+        for state in ("sending", "done"):
+            if state in values:
+                connection.info["stored"] = state
+                return
 
     def forget(connection):
         connection.info.pop("stored", None)
@@ -80,38 +89,43 @@ def die_in_database(dies_at, victim):
 
 
 def arm(context):
+    """Let the first attempt die where the run's conf says, if that is at something stored."""
     conf = context["dag_run"].conf
-    if context["ti"].try_number == 1 and (dies_at := STORES.get(conf["point"])):
-        if FsmHook(conf["fsm_conn_id"]).settings.state_conn_id:
-            die_in_database(dies_at, conf["victim"])
-        else:
-            context["task_state_store"] = DeadlyStore(
-                context["task_state_store"], dies_at, conf["victim"]
-            )
+    dies_at = STORES.get(conf["point"])
+    is_first_attempt = context["ti"].try_number == 1
+    if dies_at is None or not is_first_attempt:
+        return
+    victim = conf["victim"]
+    if FsmHook(conf["fsm_conn_id"]).settings.state_conn_id:
+        die_in_database(dies_at, victim)
+    else:
+        store = context["task_state_store"]
+        context["task_state_store"] = DeadlyStore(store, dies_at, victim)
 
 
 def wait_to_be_killed(context, result=None):
-    """A kill that comes late still finds the first attempt, and not another task of the same
-    worker.
-    """
+    """Let a kill that comes late find the first attempt, not another task of the same worker."""
+    is_first_attempt = context["ti"].try_number == 1
+    if not is_first_attempt or not context["dag_run"].conf["killed"]:
+        return
     worker = os.getppid()
-    while (
-        context["dag_run"].conf["killed"]
-        and context["ti"].try_number == 1
-        and os.getppid() == worker
-    ):
+    while os.getppid() == worker:
         time.sleep(0.05)
 
 
 def job_requests(number, jobs, once_per, **other):
-    return [
-        {
-            "property_id": number * 1000 + index,
-            "job": {"customerReference": f"PO-{number}-{index}"},
-            **({"key": f"PO-{number}-{index}"} if once_per == "key" else {}),
-        }
-        for index in range(jobs)
-    ]
+    return [job_request(number, index, once_per) for index in range(jobs)]
+
+
+def job_request(number, index, once_per):
+    reference = f"PO-{number}-{index}"
+    request = {
+        "property_id": number * 1000 + index,
+        "job": {"customerReference": reference},
+    }
+    if once_per == "key":
+        request["key"] = reference
+    return request
 
 
 settings = {

@@ -8,7 +8,19 @@ from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOpera
 from fsm_provider.sensors.forms import FsmFormSensor
 
 CONN_ID = "fsm_measured"
-PROPERTIES = {"created": 921, "later": 922, "refused": 923, "uncertain": 924}
+PROPERTIES = {
+    "created": 921,
+    "later": 922,
+    "refused": 923,
+    "uncertain": 924,
+}
+
+
+def job_request(name):
+    return {
+        "property_id": PROPERTIES[name],
+        "job": {"customerReference": f"MEASURED-{name}"},
+    }
 
 
 @dag(schedule=None)
@@ -16,10 +28,7 @@ def measured():
     FsmCreateJobsOperator(
         task_id="create",
         fsm_conn_id=CONN_ID,
-        jobs=[
-            {"property_id": property_id, "job": {"customerReference": f"MEASURED-{name}"}}
-            for name, property_id in PROPERTIES.items()
-        ],
+        jobs=[job_request(name) for name in PROPERTIES],
         max_concurrency=1,
         fail_on="none",
     )

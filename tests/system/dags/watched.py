@@ -35,7 +35,8 @@ def watched_records():
 def many_waits():
     @task
     def job_ids(*, params):
-        return [params["first_job_id"] + number for number in range(params["jobs"])]
+        first = params["first_job_id"]
+        return list(range(first, first + params["jobs"]))
 
     FsmFormSensor.partial(
         task_id="wait",

@@ -1,4 +1,4 @@
-"""The DAGs of ``dags/kills.py`` as they are written with the http provider, which is not in .venv."""
+"""The DAGs of ``dags/kills.py`` as they are with the http provider, which is not in .venv."""
 
 import json
 import os
@@ -14,7 +14,8 @@ HEADERS = {"X-API-VERSION": "2.0", "Content-Type": "application/json"}
 
 
 def die_at(point, context):
-    if context["ti"].try_number == 1 and context["dag_run"].conf["point"] == point:
+    is_first_attempt = context["ti"].try_number == 1
+    if is_first_attempt and context["dag_run"].conf["point"] == point:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -59,7 +60,8 @@ def control_bulk():
     def create(dag_run=None, ti=None):
         number = dag_run.conf["number"]
         hook = HttpHook(method="POST", http_conn_id="fsm_http")
-        headers = HEADERS | {"Authorization": f"Bearer {hook.get_connection('fsm_http').password}"}
+        token = hook.get_connection("fsm_http").password
+        headers = HEADERS | {"Authorization": f"Bearer {token}"}
         outcomes = []
         for index in range(dag_run.conf["jobs"]):
             reference = f"PO-{number}-{index}"

@@ -13,7 +13,8 @@ def start(fsm_dags, run_with_completed_forms, tmp_path, monkeypatch):
         read.write_text("")
         run = run_with_completed_forms(fsm_dags[dag_id], **arguments)
         assert run.state == "success"
-        return [json.loads(line) for line in read.read_text().splitlines()]
+        lines = read.read_text().splitlines()
+        return [json.loads(line) for line in lines]
 
     return start
 
@@ -21,4 +22,9 @@ def start(fsm_dags, run_with_completed_forms, tmp_path, monkeypatch):
 @pytest.fixture
 def start_ids(start):
     """Runs a DAG, and returns the identifiers of the forms that its tasks have read."""
-    return lambda dag_id: sorted(form["id"] for form in start(dag_id))
+
+    def start_ids(dag_id):
+        forms = start(dag_id)
+        return sorted(form["id"] for form in forms)
+
+    return start_ids

@@ -12,9 +12,8 @@ from fsm_provider.testing import faults
 
 def events_of(run):
     with create_session() as session:
-        return list(
-            session.scalars(select(DagRun).filter_by(id=run.id)).one().consumed_asset_events
-        )
+        stored = session.scalars(select(DagRun).filter_by(id=run.id)).one()
+        return list(stored.consumed_asset_events)
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -33,15 +32,19 @@ def test_a_form_is_read_as_the_service_has_it(start, fake_field_service):
 
     (read,) = start("on_single")
 
-    assert (read["formName"], read["jobID"]) == (name, 9)
-    assert (read["id"], read["propertyID"]) == (form["id"], form["propertyID"])
+    assert read["formName"] == name
+    assert read["jobID"] == 9
+    assert read["id"] == form["id"]
+    assert read["propertyID"] == form["propertyID"]
 
 
 def test_each_run_has_what_is_new_since_the_last(fsm_dags, start_ids, fake_field_service):
     first = fake_field_service.add_form()["id"]
     assert start_ids("on_records") == [first]
+
     second = fake_field_service.add_form()["id"]
     assert start_ids("on_records") == [second]
+
     fake_field_service.update_form(first)
     assert start_ids("on_records") == [first]
 
@@ -54,13 +57,17 @@ def test_each_run_has_what_is_new_since_the_last(fsm_dags, start_ids, fake_field
 def test_each_dag_of_an_asset_has_its_forms(start_ids, fake_field_service):
     form = fake_field_service.add_form()["id"]
 
-    assert start_ids("on_records") == start_ids("on_records_or_time") == [form]
+    assert start_ids("on_records") == [form]
+    assert start_ids("on_records_or_time") == [form]
 
 
 def test_a_run_has_the_forms_of_one_event(start_ids, fake_field_service):
     forms = [fake_field_service.add_form()["id"] for _ in range(2)]
 
-    assert sorted(start_ids("on_single") + start_ids("on_single")) == forms
+    first = start_ids("on_single")
+    second = start_ids("on_single")
+
+    assert sorted(first + second) == forms
 
 
 def test_a_run_is_one_that_an_asset_starts(
@@ -70,12 +77,17 @@ def test_a_run_is_one_that_an_asset_starts(
 
     run = run_with_completed_forms(fsm_dags["mapped"], run_conf={"dry_run": True})
 
-    assert (run.state, run.run_type, run.conf) == ("success", "asset_triggered", {"dry_run": True})
+    assert run.state == "success"
+    assert run.run_type == "asset_triggered"
+    assert run.conf == {"dry_run": True}
     assert run.run_id.startswith("asset_triggered__")
-    assert run.logical_date is run.data_interval_start is None
-    assert sorted(one.map_index for one in run.get_task_instances()) == [-1, 0, 1]
+    assert run.logical_date is None
+    assert run.data_interval_start is None
+    instances = run.get_task_instances()
+    assert sorted(instance.map_index for instance in instances) == [-1, 0, 1]
     (event,) = events_of(run)
-    assert [form["id"] for form in event.extra["payload"]["forms"]] == forms
+    references = event.extra["payload"]["forms"]
+    assert [reference["id"] for reference in references] == forms
 
 
 def test_a_form_from_before_the_start_is_not_new(start, fake_field_service):

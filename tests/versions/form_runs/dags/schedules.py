@@ -1,4 +1,4 @@
-"""A DAG of each kind of schedule; what their tasks read is written to the file that ``READ`` names."""
+"""A DAG of each kind of schedule; their tasks write what they read to the file ``READ`` names."""
 
 import json
 import os
