@@ -116,8 +116,7 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
         problem = _problem_of_columns(names, columns)
         if problem:
             raise FsmInputError(f"rows: {problem}")
-    # The header counts as a part of the first row.
-    lines_read = 0
+    lines_read = getattr(rows, "line_num", 0)  # those of the header of a csv.DictReader
     for number, row in enumerate(_records(rows), 1):
         if not hasattr(row, "keys"):
             wanted = f"should be a mapping, as dict(zip(columns, row)) is, not {type(row).__name__}"

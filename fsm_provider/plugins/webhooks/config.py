@@ -95,12 +95,13 @@ def _read_routes() -> Routes:
     return routes
 
 
-def _registrations_by_route() -> dict[Any, list[Registration]]:
-    by_route: dict[Any, list[Registration]] = {}
+def _registrations_by_route() -> dict[str, list[Registration]]:
+    by_route: dict[str, list[Registration]] = {}
     for text in variables_in_server(REGISTRATION_PREFIX):
         registration = _parse_variable(text)
         if isinstance(registration, dict):
-            by_route.setdefault(registration.get("for"), []).append(registration)
+            route = str(registration.get("for"))  # input: whoever may write Variables wrote it
+            by_route.setdefault(route, []).append(registration)
     return by_route
 
 

@@ -364,6 +364,14 @@ def test_a_cell_may_have_several_lines():
     assert second["job"]["notes"] == "x, y"
 
 
+def test_a_cell_of_the_first_row_may_have_as_many_commas_as_the_table_has_columns():
+    text = 'reference,property,notes\nPM-1,7,"a, b, c, d"\nPM-2,8,x\n'
+
+    first, _ = jobs(csv_rows(text), {"notes": "notes"})
+
+    assert first["job"]["notes"] == "a, b, c, d"
+
+
 def test_every_mistake_of_every_row_is_named_at_once():
     rows = [
         row(),

@@ -117,7 +117,10 @@ class TestRegistrations:
         receiver.configure(**SCHEME, secrets=SECRET)
         assert [post(receiver, SECRET), self.post(receiver, 1)] == [200, 200]
 
-    @pytest.mark.parametrize("record", [{"route": "fsm default/jobs"}, {"text": "[1"}])
+    @pytest.mark.parametrize(
+        "record",
+        [{"route": "fsm default/jobs"}, {"text": "[1"}, {"for": ["fsm_default/jobs"]}],
+    )
     def test_what_is_of_another_connection_or_no_registration_is_not_read(
         self, receiver, register, caplog, record
     ):
