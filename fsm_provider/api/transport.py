@@ -13,9 +13,8 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
-from json import dumps
 from typing import Any, cast
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import requests
 from pydantic import SecretStr
@@ -37,9 +36,9 @@ from fsm_provider.api.connections import (
 )
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
-from fsm_provider.api.request import ApiRequest
+from fsm_provider.api.request import ApiRequest, TimeLimit
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
-from fsm_provider.api.validation import ResultT, parse_headers, parse_params
+from fsm_provider.api.validation import ResultT, parse_headers
 
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
@@ -89,12 +88,16 @@ class Transport:
             adapter.close()
 
     def request(
-        self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr
+        self,
+        call: ApiRequest,
+        read: Callable[[bytes], ResultT],
+        token: SecretStr,
+        limit: TimeLimit | None = None,
     ) -> ResultT:
-        if call.limit is None:
+        if limit is None:
             self.throttle()
         attempted_at, said = datetime.now(UTC).isoformat(timespec="seconds"), ""
-        exchange = self._prepare(call, token)
+        exchange = self._prepare(call, token, limit)
         try:
             with self.send(exchange) as response:
                 body = self._body_of(response)
@@ -197,31 +200,16 @@ class Transport:
         pool.ConnectionCls = connection_class(pool.ConnectionCls, ours)
         return cast(HTTPConnectionPool, pool)
 
-    def _prepare(self, call: ApiRequest, token: SecretStr) -> Exchange:
+    def _prepare(self, call: ApiRequest, token: SecretStr, limit: TimeLimit | None) -> Exchange:
         given = {**_HEADERS, **parse_headers("headers", call.headers)}
         headers = CaseInsensitiveDict(given, Authorization=f"Bearer {token.get_secret_value()}")
-        items = parse_params("params", call.params).items()
-        try:
-            query = urlencode(
-                [(name, value) for name, value in items if value is not None], doseq=True
-            )
-        except (TypeError, ValueError) as error:
-            problem = f"cannot be written into a URL ({type(error).__name__})"
-            raise errors.FsmInputError(f"params: {problem}") from None
-        target = (
-            f"{self.base.path.rstrip('/')}{requote_uri(call.path)}{f'?{query}' if query else ''}"
-        )
-        body = None
-        if call.json is not None:
-            try:
-                body = dumps(call.json, allow_nan=False).encode()
-                if b"\\ud" in body:
-                    dumps(call.json, ensure_ascii=False).encode()
-            except (TypeError, ValueError, RecursionError) as error:
-                raise errors.FsmInputError(f"json: {error}") from None
+        if call.body is not None:
             headers.setdefault("Content-Type", "application/json")
+        target = f"{self.base.path.rstrip('/')}{requote_uri(call.path)}"
+        if call.query:
+            target += f"?{call.query}"
         url = f"{self.base.scheme}://{self.base.netloc}{target}"
-        return Exchange(call.method, url, target, headers, body, call.limit)
+        return Exchange(call.method, url, target, headers, call.body, limit)
 
     def incomplete_response(self, error: BaseException) -> errors.FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""

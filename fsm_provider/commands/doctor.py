@@ -60,7 +60,7 @@ def _ledger(fsm_conn_id: str) -> str:
     from fsm_provider.writes.admin import UNCERTAIN, open_ledgers
 
     with open_ledgers(fsm_conn_id) as ledgers:
-        states = [row.state for _, row in ledgers.rows()]
+        states = [row.state for _, row in ledgers.entries()]
     return f"{len(states)} sent, of which {sum(state in UNCERTAIN for state in states)} uncertain"
 
 

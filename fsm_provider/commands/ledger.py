@@ -49,13 +49,13 @@ def main(
         with quiet_airflow():
             ledgers = stack.enter_context(open_ledgers(options.conn_id))
             is_uncertain = options.command == "list" and options.uncertain
-            entries = ledgers.rows(UNCERTAIN if is_uncertain else (), options.key)
+            entries = ledgers.entries(UNCERTAIN if is_uncertain else (), options.key)
         return COMMANDS[options.command](ledgers, entries, options)
 
 
 def _is_wanted(row: LedgerEntry, options: argparse.Namespace) -> bool:
     asked = (options.dag_id, options.run_id, options.task_id, options.key)
-    has = (row.by.dag_id, row.by.run_id, row.by.task_id, row.key)
+    has = (row.sent_by.dag_id, row.sent_by.run_id, row.sent_by.task_id, row.key)
     return all(one is None or one == other for one, other in zip(asked, has, strict=True))
 
 
@@ -64,13 +64,23 @@ def _list(_: LedgerReader, entries: Sequence[Entry], options: argparse.Namespace
     if options.limit:
         rows = rows[-options.limit :]
     if options.json:
-        print(json.dumps([{**asdict(one), "result_id": one.result_id} for one in rows], indent=2))
+        print(
+            json.dumps(
+                [
+                    {**asdict(one), "by": asdict(one.sent_by), "result_id": one.result_id}
+                    for one in rows
+                ],
+                indent=2,
+            )
+        )
     elif rows:
         head = ("key", "state", "id", "sent by", "at (UTC)", "what")
         cells = []
         for row in rows:
             at = f"{datetime.fromtimestamp(row.sent_at / 1000, UTC):%F %T}" if row.sent_at else "-"
-            cells.append((row.key, row.state, str(row.result_id or "-"), str(row.by), at, str(row)))
+            cells.append(
+                (row.key, row.state, str(row.result_id or "-"), str(row.sent_by), at, str(row))
+            )
         print_table(head, cells)
     return 0 if rows else fail(1, "nothing was found")
 
@@ -82,11 +92,11 @@ def _settle(ledgers: LedgerReader, entries: Sequence[Entry], options: argparse.N
 
 
 def _forget(_: LedgerReader, entries: Sequence[Entry], options: argparse.Namespace) -> int:
-    from fsm_provider.writes.ledger import forgotten
+    from fsm_provider.writes.ledger import forget
 
     entry = _only(entries, options)
     who = says("forgotten", options.by, options.why)
-    change(entry, partial(forgotten, entry[1], who), who, "forgotten")
+    change(entry, partial(forget, entry[1], who), who, "forgotten")
     print(printable(f"'{options.key}' is forgotten: it may be sent again"))
     return 0
 
@@ -97,7 +107,7 @@ def _only(entries: Sequence[Entry], options: argparse.Namespace) -> Entry:
     if len(wanted) > 1:
         by = f"was sent by {len(wanted)} tasks: narrow it with --dag, --run, --task"
         raise FsmRefusedError(
-            f"'{options.key}' {by}: {'; '.join(str(row.by) for _, row in wanted)}"
+            f"'{options.key}' {by}: {'; '.join(str(row.sent_by) for _, row in wanted)}"
         )
     return wanted[0]
 

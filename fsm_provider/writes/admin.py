@@ -53,18 +53,20 @@ def settle(
     row = entry[1]
     if is_made and job_id is None and row.kind == "job" and row.state != "done":
         raise FsmRefusedError(f"'{row.key}' is a job: give its id")
-    for _, other in ledgers.rows(("done",), str(job_id)) if is_made and row.kind == "job" else ():
+    for _, other in (
+        ledgers.entries(("done",), str(job_id)) if is_made and row.kind == "job" else ()
+    ):
         if (
             other.kind == "job"
             and other.result_id == job_id
-            and (other.by, other.id) != (row.by, row.id)
+            and (other.sent_by, other.id) != (row.sent_by, row.id)
         ):
             raise FsmRefusedError(
                 f"'{row.key}' was not settled: job {job_id} is that of key '{other.key}'"
             )
     who = says("made" if is_made else "not created", by, why)
     result = None if not is_made else {} if job_id is None else {"id": job_id}
-    change(entry, partial(rules.settled, row, result, who), who, "settled")
+    change(entry, partial(rules.settle, row, result, who), who, "settled")
     return f"'{row.key}' is settled: {'it exists' if is_made else 'nobody has made it'}"
 
 

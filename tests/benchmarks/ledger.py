@@ -63,20 +63,22 @@ def _seconds_to_find(count: int) -> float:
     from sqlalchemy import select
 
     from fsm_provider.api.digests import digest_for
+    from fsm_provider.api.request import ApiRequest
     from fsm_provider.state.database import open_database
     from fsm_provider.state.schema import LEDGER
     from fsm_provider.state.task import Task
-    from fsm_provider.writes.ledger import planned
+    from fsm_provider.writes.ledger import new_entry
     from fsm_provider.writes.sql_ledger import SqlLedger
 
     service, task = "https://many.example", Task("dag", "run", "task")
     of_service = digest_for(service)
     ledger = SqlLedger(engine := open_database("ledger"), "scope")
-    rows = [
-        planned(task, service, "POST /", number, f"PO-{number}", "job") for number in range(count)
-    ]
-    made = zip(rows, range(count), strict=True)
-    ledger.plan([replace(row, state="done", result={"id": number}) for row, number in made])
+    entries = []
+    for number in range(count):
+        request = ApiRequest("POST", "/", body=str(number).encode())
+        entry = new_entry(task, service, request, f"PO-{number}", "job")
+        entries.append(replace(entry, state="done", result={"id": number}))
+    ledger.plan(entries)
     taken = []
     for number in random.Random(count).sample(range(count), _LOOK_UPS):
         start = time.perf_counter()

@@ -112,8 +112,8 @@ def dag_of(row: LedgerEntry) -> str | None:
     see it.
     """
     return (
-        row.by.dag_id
-        if row.by.airflow in ("", conf.get("fsm", "airflow_name", fallback=""))
+        row.sent_by.dag_id
+        if row.sent_by.airflow in ("", conf.get("fsm", "airflow_name", fallback=""))
         else None
     )
 
@@ -156,9 +156,9 @@ def page(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
 
     def ledger() -> dict[str, Any]:
         with open_ledgers(conn_id, NEWEST) as ledgers:
-            uncertain = [row for _, row in ledgers.rows(UNCERTAIN, latest=MAX_ROWS)][::-1]
-            found = [row for _, row in ledgers.rows(text=q, latest=MAX_ROWS)][::-1] if q else []
-            counts = ledgers.days(min(days))
+            uncertain = [row for _, row in ledgers.entries(UNCERTAIN, latest=MAX_ROWS)][::-1]
+            found = [row for _, row in ledgers.entries(text=q, latest=MAX_ROWS)][::-1] if q else []
+            counts = ledgers.counts_by_day(min(days))
         dag_ids = {dag_of(row) for row in uncertain + found}
         newest = f" among the newest {NEWEST:,} entries of Airflow's store"
         may_see, may_edit = (allowed(method, user, dag_ids) for method in ("GET", "PUT"))
@@ -209,7 +209,7 @@ def settle_write(
     try:
         with open_ledgers(conn_id) as ledgers:  # a browser would change line ends in a plain key
             entries = [
-                one for one in ledgers.rows(UNCERTAIN, unquote(key)) if one[1].owner == owner
+                one for one in ledgers.entries(UNCERTAIN, unquote(key)) if one[1].owner == owner
             ]
             if not entries:
                 raise FsmRefusedError(f"'{unquote(key)}' has changed meanwhile: look again")

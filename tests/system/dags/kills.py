@@ -42,7 +42,7 @@ class DeadlyStore:
         return self._store.get(key, default)
 
     def set(self, key, value, *, retention=None):
-        states = {row.get("state") for row in value.values()} if key.startswith(PAGE) else ()
+        states = {row.get("state") for row in value["entries"].values()} if key.startswith(PAGE) else ()
         self._die_if("before", states)
         self._store.set(key, value, retention=retention)
         self._die_if("after", states)
