@@ -230,8 +230,9 @@ class FsmClient:
     def download_pdf(
         self, form: Form, read: Callable[[Iterator[bytes]], ResultT], **limits: Unpack[PdfLimits]
     ) -> ResultT:
-        """Fetch the PDF of a form. The token is sent only to the service's own scheme, host and
-        port.
+        """Fetch the PDF of a form.
+
+        The token is sent only to the service's own scheme, host and port.
 
         :param read: receives the chunks of the file, at each attempt; its result is returned. Only
             their end confirms that the file is complete.

@@ -131,7 +131,7 @@ for _attribute in JobCreate.model_fields:
 
 
 class JobFields(TypedDict, total=False):
-    """The fields of a :class:`JobCreate` under the service's names, to annotate a dictionary with."""
+    """The fields of a :class:`JobCreate` under the service's names, to annotate a dictionary."""
 
     customerContactID: int | str
     siteContactID: int | str
@@ -150,7 +150,7 @@ class JobFields(TypedDict, total=False):
 
 
 class JobRequest(_Payload):
-    """A job to create: its property, its body and a key that identifies it when it is given again."""
+    """A job to create: its property, its body, and a key that identifies it in later attempts."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=None)
 
@@ -296,7 +296,8 @@ def read_webhook(asked: WebhookCreate, values: Any, timezone: tzinfo) -> Webhook
 
 _MESSAGES = {
     "extra_forbidden": "is not known here. What belongs in a job: "
-    f"{', '.join(dict.fromkeys(JOB_FIELDS.values()))}; what is not specified goes under its extra_fields",
+    f"{', '.join(dict.fromkeys(JOB_FIELDS.values()))}; what is not specified goes under its "
+    "extra_fields",
     "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
     "string_unicode": validation.HALF_A_CHARACTER,
 }
@@ -311,8 +312,9 @@ def check(
     what: str,
     names: Mapping[Any, str] = MappingProxyType({}),
 ) -> PayloadT:
-    """Validate ``payload`` as a ``model``; an FsmInputError names every invalid field, without its
-    value.
+    """Validate ``payload`` as a ``model``.
+
+    An FsmInputError names every invalid field, without its value.
 
     :param what: the caller's name for it, e.g. ``jobs[3]``, which starts each message; may be
         empty.

@@ -21,7 +21,7 @@ ReadResponse = Callable[[Any, tzinfo], Any]
 
 
 def clocks() -> tuple[float, float]:
-    """Return two clocks in seconds, of which at least one goes on while the process is suspended."""
+    """Return two clocks in seconds; at least one goes on while the process is suspended."""
     boottime = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.time(), time.clock_gettime(boottime)
 

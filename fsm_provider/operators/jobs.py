@@ -97,11 +97,11 @@ class FsmJobOperator(FsmWriteOperator):
 
 
 class FsmCreateJobOperator(FsmJobOperator):
-    """Create a job on a property, once: see
-    :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
+    """Create a job on a property, once.
 
-    If nobody knows what became of the request (a timeout or reset after sending, a 5xx, an
-    unreadable response), the task fails without a retry and reports that the job may exist.
+    See :class:`~fsm_provider.operators.writes.FsmWriteOperator`. If nobody knows what became of
+    the request (a timeout or reset after sending, a 5xx, an unreadable response), the task fails
+    without a retry and reports that the job may exist.
 
     :param property_id: the property's identifier (templated).
     :param job: the payload: a dictionary under the service's names or in snake_case, or a
@@ -373,8 +373,9 @@ def _needs_a_person(runner: Runner, passing_error: FsmError | None) -> bool:
 
 
 def job_id_or_skip(outcome: JobOutcome) -> int:
-    """Return the id of a job that exists; for ``create_jobs.output.map(job_id_or_skip)``, to be
-    expanded.
+    """Return the id of a job that exists, for ``create_jobs.output.map(job_id_or_skip)``.
+
+    That can be expanded.
 
     :raises AirflowSkipException: if the outcome is another, which skips its map index.
     """

@@ -58,11 +58,11 @@ class FsmWriteOperator(FsmBaseOperator):
 
         :param keys: by argument.
         """
-        missing = [name for name, key in keys.items() if _is_missing(key)]
+        missing = [name for name, key in keys.items() if key in (None, "")]
         if self.once_per == "key" and missing:
             raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
         for name, key in keys.items():
-            if not _is_missing(key) and is_literal(key):
+            if name not in missing and is_literal(key):
                 parse_text(name, key)
 
     def sender(self) -> Sender:
@@ -132,7 +132,3 @@ class FsmWriteOperator(FsmBaseOperator):
         result = result_of(entry, self.hook.settings.web_url)
         message = "%s (%s) was sent before, by %s: nothing was sent now"
         self.log.info(message, entry, result, entry.sent_by)
-
-
-def _is_missing(key: Any) -> bool:
-    return key is None or key == ""

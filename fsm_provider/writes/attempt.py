@@ -51,9 +51,6 @@ class WriteAttempt:
     response: Any = field(init=False, default=None)
     error: FsmError | None = field(init=False, default=None)
 
-    def __post_init__(self) -> None:
-        self.entry = self.intended
-
     @property
     def matches_intent(self) -> bool:
         """Whether what the ledger has under its key is what this attempt would send."""

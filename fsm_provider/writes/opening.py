@@ -96,8 +96,13 @@ def _keep_to_first(store: Any, service: str, registered: dict[str, str]) -> None
     """
     stored = None if store is None else store.get(FIRST)
     first = registered if stored is None else stored
-    _check_service(registered["service"], service)
-    _check_service(first["service"], service)
+    for before in (registered["service"], first["service"]):
+        if before != service:
+            raise FsmInputError(
+                f"host: earlier attempts of this task have written to {before}, and the connection "
+                f"leads to {service} now. Nothing was sent: restore its host and login, or start "
+                "another run"
+            )
     if first["id"] != registered["id"]:
         where = "in another database, or under another airflow_name,"
         if first["id"] == IN_AIRFLOW:
@@ -108,12 +113,3 @@ def _keep_to_first(store: Any, service: str, registered: dict[str, str]) -> None
         )
     if store is not None and stored is None:
         store.set(FIRST, registered, retention=NEVER_EXPIRE)
-
-
-def _check_service(before: str, now: str) -> None:
-    if before != now:
-        raise FsmInputError(
-            f"host: earlier attempts of this task have written to {before}, and the connection "
-            f"leads to {now} now. Nothing was sent: restore its host and login, or start "
-            "another run"
-        )

@@ -123,7 +123,11 @@ class Runner:
                 self.stop(f"the attempt failed: {type(error).__name__}")
                 raise
             finally:
-                self._finish_what_is_in_flight()
+                wait(self._in_flight)
+                while self._in_flight:
+                    with suppress(BaseException):  # the first defect is raised already
+                        self._take_ended()
+                self._record_and_claim({})
         self._read_final_entries()
 
     def stop(self, reason: str) -> None:
@@ -157,13 +161,6 @@ class Runner:
             if not self._in_flight and not has_more_to_send:
                 return
             self._await_ends()
-
-    def _finish_what_is_in_flight(self) -> None:
-        wait(self._in_flight)
-        while self._in_flight:
-            with suppress(BaseException):  # the first defect is raised already
-                self._take_ended()
-        self._record_and_claim({})
 
     def _read_final_entries(self) -> None:
         """Read again what this attempt has not sent: others may have."""

@@ -224,8 +224,8 @@ class _TaskPages:
     def may_hold(self, words: Collection[str]) -> bool:
         """Return whether the text of a page has one of the words; if there are none, it may.
 
-        To parse 600 pages takes 0.3 s, and to search them 5 ms: the page of Airflow's menu would
-        wait for that at each view.
+        To parse 600 full pages takes 0.35 s, and to search their text 11 ms; the page in Airflow's
+        menu does so at each view.
         """
         if not words:
             return True

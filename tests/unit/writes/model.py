@@ -10,6 +10,7 @@ of its claim nothing is sent, nor carried out by the service.
 import logging
 import re
 from collections import deque, namedtuple
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
@@ -24,6 +25,8 @@ from fsm_provider.writes.attempt import MADE, WriteAttempt
 LOG = logging.getLogger("nobody reads it")
 LOG.disabled = True
 TASK = Task("d", "r", "t")
+MAX_STATES = 40_000
+"""More than any scenario has; attempts that go on for ever have no end of them."""
 NOW, LEASE = 1, 0.001  # a lease is until 2; when it is over, until 0
 ERRORS = {
     "400": errors.FsmBadRequestError(400, "POST", "/"),
@@ -83,6 +86,8 @@ SCENARIOS = {  # attempts: content, key (0), ways out of uncertain
         "by_hand": True,
         "crash": False,
     },
+    "impatient": {"attempts": "x, x create", "patient": False},
+    "two headers, impatient": {"attempts": "x token, x other create", "patient": False},
     "two keys, find": {"attempts": "x, x1, x1 find"},
     "two keys, both find": {"attempts": "x, x1, x1 find, x find", "crash": False},
 }
@@ -184,6 +189,7 @@ class Model:
     stop: bool = False
     repeats: int = 0
     by_hand: bool = False
+    patient: bool = True  # attempts wait for the end of a lease before they claim
     fence = True
 
     def __post_init__(self):
@@ -244,7 +250,8 @@ class Model:
 
     def runner(self, p, entry=0):
         entries = {self.intended[p].id: self.seen(entry)} if entry else {}
-        client = Client("key" if "token" in self.ways[p] else None)
+        headers = [way for way in self.ways[p] if way in ("token", "other")]
+        client = Client(headers[0] if headers else None)
         hook = SimpleNamespace(client=client, fsm_conn_id="c")
         creates = "create" in self.ways[p]
         return runner.Runner(OneEntry(entries), TASK, hook, client, create_uncertain=creates)
@@ -399,7 +406,9 @@ class Model:
         if not is_mine:
             return "cannot claim", self.sort(t, p, a, after)
         new = {"entry": after, "tries": a.tries + 1, "allowance": a.allowance and not uses}
-        return "claims", self.to(t, p, a, after, at="claimed", **new)
+        under_way = ", maybe under way" if self.seen(entry).lease_left else ""
+        label = f"claims what is {self.seen(entry).state}{under_way}"
+        return label, self.to(t, p, a, after, at="claimed", **new)
 
     def send(self, s, p, a):
         if not self.may_send(s, p, a):
@@ -463,7 +472,8 @@ class Model:
             if t.entries == s.entries:
                 continue
             at_once = look.command == "not made" and seen.lease_until > NOW
-            yield f"a person: {look}", t if at_once else s._replace(looks=(*s.looks, look))
+            label = f"a person: {look} of what is {seen.state}"
+            yield label, t if at_once else s._replace(looks=(*s.looks, look))
 
     def command(self, s, look):
         k = look.key
@@ -494,11 +504,21 @@ class Model:
             allowed = 1 + t.allowed[k] + len(t.forgotten.intersection(made))
             if len(t.jobs) > len(s.jobs) and len(made) > max(1, allowed):
                 yield "TWICE: a job that nobody has allowed"
+        if len(t.requests) > len(s.requests) and self.is_early(s, t.requests[-1]):
+            yield "EARLY: two requests at once"
         for p, a in enumerate(t.attempts):
             if a.at == "end":
                 said = self.false(t, p, a)
                 if said:
                     yield f"FALSE: {said}"
+
+    def is_early(self, s, new):
+        """Return whether another request may be on its way, and is not known to be the same."""
+        for request in s.requests:
+            is_recognised = new.token is not None and new.token == request.token
+            if request.key == new.key and not is_recognised:
+                return self.fence
+        return False
 
     def false(self, s, p, a):
         """Return what an attempt says if it reads its entry now, and it is not so."""
@@ -536,7 +556,11 @@ class Model:
                 yield f"LOST: {job.id}, whose entry is {state}"
 
     def check(self, first=False):
-        """Return what must not be, each with a shortest way to it, and the number of states."""
+        """Return what must not be, each with a shortest way to it, and the number of states.
+
+        ``happened`` then holds all that may happen, without the names of jobs and entries.
+        """
+        self.happened = set()
         by_hand = (Job("J0", -1, self.intended[0].digest, None),) if self.by_hand else ()
         none = (0,) * (max(self.key) + 1)
         new = (Attempt(),) * len(self.intended)
@@ -544,6 +568,7 @@ class Model:
         came = {start: None}
         todo = deque([start])
         found = {}
+        labels = set()
 
         def note(what, s, *last):
             steps = [*last]
@@ -553,11 +578,21 @@ class Model:
             found.setdefault(re.sub(r"J\d+", "J", what), steps[::-1])
 
         named = {"uuid4": lambda: SimpleNamespace(hex=self.name)}
-        with patch.multiple(ledger, **named), patch.multiple(runner, **named, logger=LOG):
+        with ExitStack() as stack:
+            stack.enter_context(patch.multiple(ledger, **named))
+            stack.enter_context(patch.multiple(runner, **named, logger=LOG))
+            if not self.patient:
+                stack.enter_context(patch.object(ledger.LedgerEntry, "lease_left", 0.0))
             while todo and not (first and found):
                 s = todo.popleft()
+                if len(came) > MAX_STATES:
+                    note("ENDLESS", s)
+                    break
                 moves = False
                 for label, t in self.steps(s):
+                    if label not in labels:
+                        labels.add(label)
+                        self.happened.add(re.sub(r"J?\d+", "", label))
                     if t != s and not re.search("person|command|killed", label):
                         moves = True
                     if t in came:
