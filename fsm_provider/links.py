@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
@@ -50,9 +50,3 @@ def job_url(job: Any) -> str | None:
     url = links.get("web") or links.get("self")
     is_http = isinstance(url, str) and url.startswith(("https://", "http://"))
     return url if is_http else None
-
-
-def job_page_url(web_url: str, job_id: int | str, property_id: int | str) -> str:
-    """Return the URL of a job's page: ``web_url`` of the settings for this job."""
-    url = web_url.replace("{id}", quote(str(job_id), safe=""))
-    return url.replace("{propertyID}", quote(str(property_id), safe=""))

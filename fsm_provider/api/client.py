@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -17,14 +18,14 @@ from fsm_provider.api import errors, models
 from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.metrics import Metrics
-from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, RecordT, Webhook
-from fsm_provider.api.parsing import parse_json, parse_page, parse_record
+from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
+from fsm_provider.api.parsing import parse_json, parse_page
 from fsm_provider.api.redaction import TOKEN_LENGTH, hide, hide_in
 from fsm_provider.api.request import SAFE_METHODS, ApiRequest, TimeLimit
 from fsm_provider.api.retry import RetryState
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttling import reserve_time
-from fsm_provider.api.validation import ResultT, canonical_id, parse_params, parse_path
+from fsm_provider.api.validation import ResultT, parse_params, parse_path
 
 if TYPE_CHECKING:
     from fsm_provider.api.downloads import PdfLimits
@@ -53,9 +54,8 @@ class FsmClient:
         sleep: Callable[[float], None] = time.sleep,
         metrics: Metrics | None = None,
     ) -> None:
-        from fsm_provider.api.transport import (
-            Transport,
-        )  # with requests, which no DAG file needs to load
+        # With requests, which no DAG file needs to load.
+        from fsm_provider.api.transport import Transport
 
         self.settings = settings
         self._token = settings.token
@@ -97,7 +97,8 @@ class FsmClient:
         max_pages: int = DEFAULT_MAX_PAGES,
     ) -> Listing:
         """List forms as :meth:`pages` does; they are not checked against ``wanted``."""
-        listing, sent = models.LIST_FORMS, {**parse_params("params", params), **wanted.params()}
+        listing = models.LIST_FORMS
+        sent = {**parse_params("params", params), **wanted.params()}
         return self.pages(listing.path, params=sent, model=listing.response, max_pages=max_pages)
 
     def list_asset_dynamic_fields(
@@ -107,19 +108,11 @@ class FsmClient:
         listing = models.LIST_ASSET_DYNAMIC_FIELDS
         return self.paginate(listing.path, params, listing.response)
 
-    def create_job(
-        self,
-        property_id: int | str,
-        job: JobCreate | Mapping[str, Any],
-        *,
-        headers: Headers | None = None,
-        limit: TimeLimit | None = None,
-    ) -> Job:
+    def create_job(self, property_id: int | str, job: JobCreate | Mapping[str, Any]) -> Job:
         """Create a job on a property. The request is sent once.
 
         :param job: the body; a mapping, such as :class:`~fsm_provider.api.JobFields`, is validated
             first.
-        :param limit: of the request's time; the caller keeps to ``max_requests_per_second``.
         :raises FsmInputError: before anything is sent, naming each invalid field.
         :raises FsmUncertainWriteError: if the job may exist nevertheless; any other FsmError: it
             does not.
@@ -127,27 +120,9 @@ class FsmClient:
         from fsm_provider.api.payloads import JobRequest, check
 
         asked = check(JobRequest, {"property_id": property_id, "job": job}, "")
-        what = {
-            "path": asked.path,
-            "json": asked.job.body(),
-            "subject": asked.subject,
-            "limit": limit,
-        }
-        made = self._create(models.CREATE_JOB, headers, **what)
-        sent, echoed = asked.job.customer_reference, made.customer_reference
-        if None not in (sent, echoed) and echoed != sent:  # it may have been normalised
-            logger.warning(
-                "job %s has the customerReference %r, but %r was sent", made.id, echoed, sent
-            )
-        return made
+        return cast(Job, self.send(asked.request()))
 
-    def register_webhook(
-        self,
-        webhook: WebhookCreate | dict[str, Any],
-        *,
-        headers: Headers | None = None,
-        limit: TimeLimit | None = None,
-    ) -> Webhook:
+    def register_webhook(self, webhook: WebhookCreate | dict[str, Any]) -> Webhook:
         """Register a webhook, with one request.
 
         :param webhook: a dictionary is validated first. Register each event type by itself: the
@@ -159,16 +134,7 @@ class FsmClient:
         from fsm_provider.api.payloads import WebhookCreate, check
 
         asked = check(WebhookCreate, webhook, "webhook")
-        what: Any = {"path": models.REGISTER_WEBHOOK.path, "params": asked.query(), "limit": limit}
-        what |= {"subject": asked.subject, "confidential": asked.confidential}
-        made = self._create(models.REGISTER_WEBHOOK, headers, **what)
-        shown: Any = asked.event_types if made.event_types is None else made.event_types
-        events = set(map(str, shown if isinstance(shown, list) else [shown]))
-        if events != set(asked.event_types) or made.object not in (None, asked.object):
-            wanted = f"{asked.object} ({', '.join(asked.event_types)})"
-            message = f"webhook {made.id} was not registered for {wanted}: delete it in the service"
-            raise errors.FsmRegistrationError(message, made.id)
-        return made
+        return cast(Webhook, self.send(asked.request()))
 
     def paginate(
         self,
@@ -198,7 +164,6 @@ class FsmClient:
         json: Any = None,
         *,
         headers: Headers | None = None,
-        limit: TimeLimit | None = None,
     ) -> Any:
         """Send any request and return the parsed JSON of its response, None for an empty body.
 
@@ -210,32 +175,33 @@ class FsmClient:
         """
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise errors.FsmInputError("method: should be a name such as POST")
-        call = ApiRequest(
-            method.upper(), parse_path(path), params, json, headers or {}, limit=limit
-        )
-        attempt = partial(self._transport.request, call, self._json_without_token)
-        return self._repeat(attempt, is_write=call.method not in SAFE_METHODS)
+        return self.send(ApiRequest.build(method.upper(), parse_path(path), params, json, headers))
 
-    def _create(
-        self, endpoint: models.Endpoint[RecordT], headers: Headers | None, **what: Any
-    ) -> RecordT:
-        version = self.settings.api_version
-        versioned = {"X-API-VERSION": version} if endpoint.versioned and version else {}
-        request = ApiRequest(endpoint.method, headers={**versioned, **(headers or {})}, **what)
+    def send(
+        self,
+        request: ApiRequest,
+        *,
+        headers: Headers | None = None,
+        limit: TimeLimit | None = None,
+    ) -> Any:
+        """Send a request, a write once; return what its reader makes of the response.
 
-        def read(body: bytes) -> RecordT:
-            values, timezone = self._json_without_token(body), self.settings.server_timezone
-            record: Any = parse_record(values, endpoint.response, timezone=timezone)
-            if record.id <= 0:
-                raise errors.FsmResponseError(f"the body has no usable 'id': {record.id}")
-            echoed = getattr(record, "property_id", None)  # unconverted if it is not an integer
-            sent = request.subject.get("propertyID", echoed)
-            if echoed not in (None, "") and canonical_id(echoed) != canonical_id(sent):
-                what = f"the response holds another job, {record.id}: its propertyID is"
-                raise errors.FsmResponseError(f"{what} {repr(echoed)[:60]}")
-            return cast(RecordT, record)
+        :param headers: further headers, such as an idempotency key.
+        :param limit: of the request's time; the caller keeps to ``max_requests_per_second``.
+        """
+        further = dict(headers or {})
+        if request.is_versioned and self.settings.api_version:
+            further.setdefault("X-API-VERSION", self.settings.api_version)
+        sent = replace(request, headers={**request.headers, **further})
 
-        return self._repeat(partial(self._transport.request, request, read), is_write=True)
+        def read(body: bytes) -> Any:
+            values = self._json_without_token(body)
+            if request.read is None:
+                return values
+            return request.read(values, self.settings.server_timezone)
+
+        attempt = partial(self._transport.request, sent, read, limit=limit)
+        return self._repeat(attempt, is_write=request.method not in SAFE_METHODS)
 
     def pages(
         self,
@@ -256,7 +222,7 @@ class FsmClient:
             read = partial(
                 parse_page, model=model, number=at.page_number, timezone=settings.server_timezone
             )
-            call = ApiRequest("GET", path, {**sent, **at.params})
+            call = ApiRequest.build("GET", path, {**sent, **at.params})
             return self._repeat(partial(self._transport.request, call, read))
 
         return Listing(f"{settings.base_url}{path}", paginator, fetch)
@@ -264,8 +230,9 @@ class FsmClient:
     def download_pdf(
         self, form: Form, read: Callable[[Iterator[bytes]], ResultT], **limits: Unpack[PdfLimits]
     ) -> ResultT:
-        """Fetch the PDF of a form. The token is sent only to the service's own scheme, host and
-        port.
+        """Fetch the PDF of a form.
+
+        The token is sent only to the service's own scheme, host and port.
 
         :param read: receives the chunks of the file, at each attempt; its result is returned. Only
             their end confirms that the file is complete.
@@ -284,7 +251,8 @@ class FsmClient:
         return self._repeat(partial(download.fetch, read))
 
     def _repeat(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
-        attempts, repeated = RetryState(self.settings.max_retries), False
+        attempts = RetryState(self.settings.max_retries)
+        repeated = False
         while True:
             token = self._token
             try:
@@ -307,9 +275,8 @@ class FsmClient:
                 try:
                     settings = self._reload_settings()
                 except Exception as failure:
-                    why = (
-                        failure if isinstance(failure, errors.FsmError) else type(failure).__name__
-                    )
+                    is_ours = isinstance(failure, errors.FsmError)  # whose text holds no secret
+                    why = failure if is_ours else type(failure).__name__
                     logger.warning("the connection could not be read again (%s)", why)
                     raise error from failure
                 if settings.service != self.settings.service:
@@ -318,19 +285,22 @@ class FsmClient:
             return self._token != refused
 
     def _json_without_token(self, body: bytes) -> Any:
-        """Parse a response that may be stored, None if it is empty; a short token may be part of
-        any text.
-        """
-        values, token = parse_json(body) if body else None, self._token.get_secret_value()
+        """Parse a response that may be stored, without the token in it; None if it is empty."""
+        if not body:
+            return None
+        values = parse_json(body)
+        token = self._token.get_secret_value()
+        if len(token) < TOKEN_LENGTH:  # it may be part of any text
+            return values
         text = body.decode(errors="replace")
-        is_free = len(token) < TOKEN_LENGTH or hide(text, token) == text
-        return values if is_free else hide_in(values, token)
+        if hide(text, token) == text:
+            return values
+        return hide_in(values, token)
 
     def reserve(self) -> float:
-        """Reserve the next time that ``max_requests_per_second`` allows; return the seconds until
-        then.
-        """
-        if not (per_second := self.settings.max_requests_per_second):
+        """Reserve the next time of ``max_requests_per_second``; return the seconds until then."""
+        per_second = self.settings.max_requests_per_second
+        if per_second is None:
             return 0.0
         delay = reserve_time(self.settings.base_url, per_second)
         self._metrics.timing("delay", delay, reason="throttle")
@@ -341,5 +311,6 @@ class FsmClient:
         self._metrics.timing("delay", delay, reason="retry")
 
     def _throttle(self) -> None:
-        if delay := self.reserve():
+        delay = self.reserve()
+        if delay > 0:
             self._sleep(delay)

@@ -1,14 +1,16 @@
-"""Request bodies and parameters, validated strictly before they are sent."""
+"""What the service is asked to create, validated strictly; its requests, and their responses."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping
+from datetime import tzinfo
 from decimal import Decimal
 from functools import partial
 from json import dumps
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, TypedDict, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypedDict, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from pydantic import (
@@ -25,9 +27,23 @@ from pydantic import (
 )
 
 from fsm_provider.api import validation
-from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.models import CREATE_JOB, Integer, wire_name
+from fsm_provider.api.errors import FsmInputError, FsmRegistrationError, FsmResponseError
+from fsm_provider.api.models import (
+    CREATE_JOB,
+    REGISTER_WEBHOOK,
+    Endpoint,
+    Integer,
+    Job,
+    RecordT,
+    Webhook,
+    wire_name,
+)
+from fsm_provider.api.parsing import parse_record
 from fsm_provider.api.redaction import TOKEN_LENGTH
+from fsm_provider.api.request import ApiRequest, write_json
+from fsm_provider.api.validation import canonical_id
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class _Payload(BaseModel):
@@ -91,31 +107,31 @@ class JobCreate(_Payload):
     @field_validator(EXTRA_FIELDS)
     @classmethod
     def _are_further_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if named := [name for name in value if name in JOB_FIELDS]:
-            raise ValueError(f"{named[0]} is a field of the job: give it there")
+        for name in value:
+            if name in JOB_FIELDS:
+                raise ValueError(f"{name} is a field of the job: give it there")
         return value
 
     def body(self) -> dict[str, Any]:
-        given = self.model_dump(
+        values = self.model_dump(
             mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"}
         )
-        sent = {
-            name: value for name, value in given.items() if value is not None or name == "skills"
-        }
-        return {**sent, **self.extra_fields}
+        for name, value in list(values.items()):
+            if value is None and name != "skills":
+                del values[name]
+        return {**values, **self.extra_fields}
 
 
-JOB_FIELDS = {
-    name: wire_name(attribute)
-    for attribute in JobCreate.model_fields
-    for name in (attribute, wire_name(attribute))
-    if attribute != EXTRA_FIELDS
-}
+JOB_FIELDS: dict[str, str] = {}
+for _attribute in JobCreate.model_fields:
+    if _attribute != EXTRA_FIELDS:
+        JOB_FIELDS[_attribute] = wire_name(_attribute)
+        JOB_FIELDS[wire_name(_attribute)] = wire_name(_attribute)
 """The service's name of each field, by that name and in snake_case."""
 
 
 class JobFields(TypedDict, total=False):
-    """The fields of a :class:`JobCreate` under the service's names, to annotate a dictionary with."""
+    """The fields of a :class:`JobCreate` under the service's names, to annotate a dictionary."""
 
     customerContactID: int | str
     siteContactID: int | str
@@ -134,7 +150,7 @@ class JobFields(TypedDict, total=False):
 
 
 class JobRequest(_Payload):
-    """A job to create: its property, its body and a key that identifies it when it is given again."""
+    """A job to create: its property, its body, and a key that identifies it in later attempts."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=None)
 
@@ -147,18 +163,49 @@ class JobRequest(_Payload):
         return CREATE_JOB.path.format(propertyID=quote(str(self.property_id), safe=""))
 
     @property
-    def content(self) -> tuple[str, dict[str, Any]]:
-        """Path and body, by which a ledger tells one job from another."""
-        return self.path, self.job.body()
-
-    @property
     def subject(self) -> dict[str, Any]:
         """The fields to look the job up by, under the service's names."""
-        reference = self.job.customer_reference
-        return {
-            "propertyID": self.property_id,
-            **({"customerReference": reference} if reference else {}),
-        }
+        subject: dict[str, Any] = {"propertyID": self.property_id}
+        if self.job.customer_reference:
+            subject["customerReference"] = self.job.customer_reference
+        return subject
+
+    def request(self) -> ApiRequest:
+        """Return the request that creates the job."""
+        return ApiRequest(
+            CREATE_JOB.method,
+            self.path,
+            body=write_json(self.job.body()),
+            subject=self.subject,
+            is_versioned=CREATE_JOB.versioned,
+            read=partial(read_job, self),
+        )
+
+
+def read_job(asked: JobRequest, values: Any, timezone: tzinfo) -> Job:
+    """Make the record of a job of the response to its creation; refuse that of another property."""
+    job = _read_created(CREATE_JOB, values, timezone)
+    echoed_property: Any = job.property_id  # as received if it is not an integer
+    is_given = echoed_property is not None and echoed_property != ""
+    if is_given and canonical_id(echoed_property) != canonical_id(asked.property_id):
+        raise FsmResponseError(
+            f"the response holds another job, {job.id}: its propertyID is "
+            f"{repr(echoed_property)[:60]}"
+        )
+    sent = asked.job.customer_reference
+    echoed = job.customer_reference
+    is_changed = sent is not None and echoed is not None and echoed != sent
+    if is_changed:  # it may have been normalised
+        logger.warning("job %s has the customerReference %r, but %r was sent", job.id, echoed, sent)
+    return job
+
+
+def _read_created(endpoint: Endpoint[RecordT], values: Any, timezone: tzinfo) -> RecordT:
+    """Make the record of what a request has created, which has a usable id."""
+    record: Any = parse_record(values, endpoint.response, timezone=timezone)
+    if record.id <= 0:
+        raise FsmResponseError(f"the body has no usable 'id': {record.id}")
+    return cast(RecordT, record)
 
 
 WebhookObject = Literal[
@@ -182,10 +229,10 @@ class WebhookCreate(_Payload):
     @field_validator("event_types")
     @classmethod
     def _event_types_are_of_the_object(cls, value: list[str], info: ValidationInfo) -> list[str]:
-        watched = info.data.get("object", "")
-        wrong = [one for one in value if not re.fullmatch(rf"{watched}\.[^\s,]+", one)]
-        if watched and wrong:
-            raise ValueError(f"{wrong[0]!r} is not of the form {watched}.<event>")
+        watched = info.data.get("object")
+        for event_type in value if watched else ():
+            if not re.fullmatch(rf"{watched}\.[^\s,]+", event_type):
+                raise ValueError(f"{event_type!r} is not of the form {watched}.<event>")
         if len(set(value)) < len(value):
             raise ValueError("an event type is given twice")
         return value
@@ -211,12 +258,46 @@ class WebhookCreate(_Payload):
         """The texts that no error may quote: the URL, and parts of it that may be tokens."""
         parts = urlsplit(self.target_url)
         tokens = [segment for segment in parts.path.split("/") if len(segment) >= TOKEN_LENGTH]
-        return (self.target_url, *tokens, *filter(None, [parts.query]))
+        queries = [parts.query] if parts.query else []
+        return (self.target_url, *tokens, *queries)
+
+    def request(self) -> ApiRequest:
+        """Return the request that registers the webhook."""
+        return ApiRequest.build(
+            REGISTER_WEBHOOK.method,
+            REGISTER_WEBHOOK.path,
+            self.query(),
+            subject=self.subject,
+            confidential=self.confidential,
+            is_versioned=REGISTER_WEBHOOK.versioned,
+            read=partial(read_webhook, self),
+        )
+
+
+def read_webhook(asked: WebhookCreate, values: Any, timezone: tzinfo) -> Webhook:
+    """Make the record of a webhook of the response to its registration.
+
+    :raises FsmRegistrationError: if it was registered for another object or other event types.
+    """
+    webhook = _read_created(REGISTER_WEBHOOK, values, timezone)
+    shown: Any = webhook.event_types  # as received if it is no list
+    if shown is None:
+        shown = asked.event_types
+    if not isinstance(shown, list):
+        shown = [shown]
+    is_for_same_events = {str(event) for event in shown} == set(asked.event_types)
+    is_of_same_object = webhook.object is None or webhook.object == asked.object
+    if not (is_for_same_events and is_of_same_object):
+        wanted = f"{asked.object} ({', '.join(asked.event_types)})"
+        message = f"webhook {webhook.id} was not registered for {wanted}: delete it in the service"
+        raise FsmRegistrationError(message, webhook.id)
+    return webhook
 
 
 _MESSAGES = {
     "extra_forbidden": "is not known here. What belongs in a job: "
-    f"{', '.join(dict.fromkeys(JOB_FIELDS.values()))}; what is not specified goes under its extra_fields",
+    f"{', '.join(dict.fromkeys(JOB_FIELDS.values()))}; what is not specified goes under its "
+    "extra_fields",
     "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
     "string_unicode": validation.HALF_A_CHARACTER,
 }
@@ -231,8 +312,9 @@ def check(
     what: str,
     names: Mapping[Any, str] = MappingProxyType({}),
 ) -> PayloadT:
-    """Validate ``payload`` as a ``model``; an FsmInputError names every invalid field, without its
-    value.
+    """Validate ``payload`` as a ``model``.
+
+    An FsmInputError names every invalid field, without its value.
 
     :param what: the caller's name for it, e.g. ``jobs[3]``, which starts each message; may be
         empty.
@@ -240,7 +322,9 @@ def check(
     """
 
     def place_of(location: validation.Location) -> validation.Location:
-        return (what, names[location]) if location in names else (what, *location)
+        if location in names:
+            return (what, names[location])
+        return (what, *location)
 
     return validation.validated(
         model.model_validate, payload, place_of=place_of, messages=_MESSAGES
@@ -254,25 +338,25 @@ def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> li
     """
     requests: list[JobRequest] = []
     problems: list[str] = []
-    seen: dict[tuple[str | None, str], tuple[int, JobRequest]] = {}
+    by_key: dict[str, tuple[int, JobRequest]] = {}
+    first_of_content: dict[str, int] = {}
     for index, job in enumerate(jobs):
         try:
             request = check(JobRequest, job, f"jobs[{index}]")
         except FsmInputError as error:
             key = job.get("key") if isinstance(job, dict) else None
-            problems.append(f"{error}{f' (key {key!r})' if key else ''}")
+            shown_key = f" (key {key!r})" if key else ""
+            problems.append(f"{error}{shown_key}")
             continue
         requests.append(request)
-        if (key := request.key) is not None:
-            first, same = seen.setdefault((key, ""), (index, request))
-            if same.content != request.content:
+        if request.key is not None:
+            first, same = by_key.setdefault(request.key, (index, request))
+            if same is not request and _content_of(same) != _content_of(request):
                 problems.append(
-                    f"jobs[{index}].key: '{key}' is the key of jobs[{first}], another job"
+                    f"jobs[{index}].key: '{request.key}' is the key of jobs[{first}], another job"
                 )
         elif refuse_equal:
-            first, _ = seen.setdefault(
-                (None, dumps(request.content, sort_keys=True)), (index, request)
-            )
+            first = first_of_content.setdefault(_content_of(request), index)
             if first != index:
                 problems.append(
                     f"jobs[{index}]: is equal to jobs[{first}]: leave one out, or give both keys"
@@ -280,3 +364,8 @@ def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> li
     if problems:
         raise FsmInputError("\n".join(problems))
     return requests
+
+
+def _content_of(asked: JobRequest) -> str:
+    """Return what the service would get, as text."""
+    return dumps(asked.request().content)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import tzinfo
+from json import dumps
+from typing import Any, Self
+from urllib.parse import urlencode
+
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.validation import parse_headers, parse_params
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 """They change nothing in the service: such a request may be repeated."""
 
+ReadResponse = Callable[[Any, tzinfo], Any]
+"""Makes a record of a response's JSON values; the zone is that of times without one."""
+
 
 def clocks() -> tuple[float, float]:
-    """Return two clocks in seconds, of which at least one goes on while the process is suspended."""
+    """Return two clocks in seconds; at least one goes on while the process is suspended."""
     boottime = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.time(), time.clock_gettime(boottime)
 
@@ -30,28 +39,97 @@ class TimeLimit:
     _end: float | None = None
 
     def start(self) -> None:
-        self._end = self._end or time.monotonic() + self.seconds
+        if self._end is None:
+            self._end = time.monotonic() + self.seconds
 
     def left(self) -> float:
-        return self.seconds if self._end is None else self._end - time.monotonic()
+        if self._end is None:
+            return self.seconds
+        return self._end - time.monotonic()
 
     def is_too_late(self) -> bool:
         """Return whether no request may begin any more, by the clock that has gone further."""
-        return (
-            max(now - then for now, then in zip(clocks(), self.since, strict=True))
-            > self.begin_within
-        )
+        wall_then, boot_then = self.since
+        wall_now, boot_now = clocks()
+        passed = max(wall_now - wall_then, boot_now - boot_then)
+        return passed > self.begin_within
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class ApiRequest:
-    """One request; ``confidential`` texts are in no error or log, even if the service repeats them."""
+    """One request as it is sent: checked, its query and body written once.
+
+    The client adds the base URL, the token, the headers of every request, and ``X-API-VERSION``.
+
+    :param query: as in the URL, without ``?``.
+    :param headers: those that were asked for.
+    :param subject: what it writes, by the service's names, for errors.
+    :param confidential: texts that are in no error or log, even if the service repeats them.
+    :param is_versioned: the connection's API version is sent with it.
+    :param read: how its response is read; None: as JSON values.
+    """
 
     method: str
     path: str
-    params: Mapping[str, Any] | None = None
-    json: Any = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    query: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    body: bytes | None = field(default=None, repr=False)
     subject: dict[str, Any] = field(default_factory=dict)
-    confidential: tuple[str, ...] = ()
-    limit: TimeLimit | None = None
+    confidential: tuple[str, ...] = field(default=(), repr=False)
+    is_versioned: bool = False
+    read: ReadResponse | None = None
+
+    @classmethod
+    def build(
+        cls,
+        method: str,
+        path: str,
+        params: Mapping[str, Any] | None = None,
+        json: Any = None,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> Self:
+        """Write the parts of a request; an FsmInputError names one that cannot be written.
+
+        :param more: further fields of the class.
+        """
+        checked = parse_headers("headers", headers)
+        query = write_query(params)
+        try:
+            body = write_json(json)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise FsmInputError(f"json: {error}") from None
+        return cls(method, path, query, checked, body, **more)
+
+    @property
+    def content(self) -> list[Any]:
+        """All that the service gets, as JSON values: equal for requests that ask the same."""
+        body = None if self.body is None else self.body.decode()
+        return [self.method, self.path, self.query, body, dict(self.headers)]
+
+
+def write_query(params: Mapping[str, Any] | None) -> str:
+    """Write query parameters, in the order of their names; those that are None are left out."""
+    pairs = []
+    for name, value in parse_params("params", params).items():
+        if value is not None:
+            pairs.append((name, value))
+    pairs.sort(key=lambda pair: str(pair[0]))
+    try:
+        return urlencode(pairs, doseq=True)
+    except (TypeError, ValueError) as error:
+        problem = f"cannot be written into a URL ({type(error).__name__})"
+        raise FsmInputError(f"params: {problem}") from None
+
+
+def write_json(value: Any) -> bytes | None:
+    """Write a body, its fields in the order of their names, so that equal ones are equal bytes.
+
+    :raises TypeError, ValueError, RecursionError: if it is no JSON, or has half a character.
+    """
+    if value is None:
+        return None
+    body = dumps(value, allow_nan=False, sort_keys=True).encode()
+    if b"\\ud" in body:  # half a character cannot be encoded
+        dumps(value, ensure_ascii=False).encode()
+    return body

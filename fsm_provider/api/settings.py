@@ -6,7 +6,7 @@ import ipaddress
 import os
 from collections.abc import Iterable
 from typing import Annotated, Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, Field, SecretStr, StringConstraints, ValidationInfo, field_validator
@@ -246,3 +246,9 @@ def is_readable_on_the_way(parts: SplitResult) -> bool:
     except ValueError:
         return True
     return not address.is_loopback
+
+
+def job_page_url(web_url: str, job_id: int | str, property_id: int | str) -> str:
+    """Return the URL of a job's page: ``web_url`` of the settings for this job."""
+    url = web_url.replace("{id}", quote(str(job_id), safe=""))
+    return url.replace("{propertyID}", quote(str(property_id), safe=""))

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
-from json import dumps
 from typing import Any, cast
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import requests
 from pydantic import SecretStr
@@ -37,9 +36,9 @@ from fsm_provider.api.connections import (
 )
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
-from fsm_provider.api.request import ApiRequest
+from fsm_provider.api.request import ApiRequest, TimeLimit
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
-from fsm_provider.api.validation import ResultT, parse_headers, parse_params
+from fsm_provider.api.validation import ResultT, parse_headers
 
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
@@ -91,16 +90,20 @@ class Transport:
             adapter.close()
 
     def request(
-        self, call: ApiRequest, read: Callable[[bytes], ResultT], token: SecretStr
+        self,
+        call: ApiRequest,
+        read: Callable[[bytes], ResultT],
+        token: SecretStr,
+        limit: TimeLimit | None = None,
     ) -> ResultT:
         """Send a request once; return what ``read`` makes of the body of a success.
 
         :raises errors.FsmUncertainWriteError: if a write may have taken effect nevertheless; any
             other FsmError: it has not.
         """
-        if call.limit is None:
+        if limit is None:
             self.throttle()
-        exchange = self._prepare(call, token)
+        exchange = self._prepare(call, token, limit)
         if exchange.is_write:
             return self._request_write(call, exchange, read, token)
         try:
@@ -263,18 +266,17 @@ class Transport:
         )
         return cast(HTTPConnectionPool, pool)
 
-    def _prepare(self, call: ApiRequest, token: SecretStr) -> Exchange:
-        """Make the exchange of a call: its URL, its headers with the token, and its body."""
+    def _prepare(self, call: ApiRequest, token: SecretStr, limit: TimeLimit | None) -> Exchange:
+        """Make the exchange of a request: its URL, and its headers with the token."""
         headers = CaseInsensitiveDict({**_HEADERS, **parse_headers("headers", call.headers)})
         headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-        query = _encode_query(call.params)
-        body = _encode_json(call.json)
-        if body is not None:
+        if call.body is not None:
             headers.setdefault("Content-Type", "application/json")
-        path = self.base.path.rstrip("/") + requote_uri(call.path)
-        target = f"{path}?{query}" if query else path
+        target = self.base.path.rstrip("/") + requote_uri(call.path)
+        if call.query:
+            target += f"?{call.query}"
         url = f"{self.base.scheme}://{self.base.netloc}{target}"
-        return Exchange(call.method, url, target, headers, body, call.limit)
+        return Exchange(call.method, url, target, headers, call.body, limit)
 
     def incomplete_response(self, error: BaseException) -> errors.FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
@@ -369,26 +371,3 @@ def _retry_after(response: BaseHTTPResponse) -> float | None:
     if seconds is None:
         return None
     return min(seconds, 1e9)
-
-
-def _encode_query(params: Any) -> str:
-    items = parse_params("params", params).items()
-    try:
-        return urlencode([(name, value) for name, value in items if value is not None], doseq=True)
-    except (TypeError, ValueError) as error:
-        problem = f"cannot be written into a URL ({type(error).__name__})"
-        raise errors.FsmInputError(f"params: {problem}") from None
-
-
-def _encode_json(value: Any) -> bytes | None:
-    """Return a value as JSON; None if there is none."""
-    if value is None:
-        return None
-    try:
-        body = dumps(value, allow_nan=False).encode()
-        may_have_surrogates = b"\\ud" in body
-        if may_have_surrogates:
-            dumps(value, ensure_ascii=False).encode()  # raises if one is unpaired
-    except (TypeError, ValueError, RecursionError) as error:
-        raise errors.FsmInputError(f"json: {error}") from None
-    return body

@@ -67,7 +67,7 @@ def _check_ledger(fsm_conn_id: str) -> str:
 
     try:
         with open_ledgers(fsm_conn_id) as ledgers:
-            states = [entry.state for _, entry in ledgers.rows()]
+            states = [entry.state for _, entry in ledgers.entries()]
     except FsmNoLedgerError as error:
         return f"{error}: the first task that writes makes it"
     uncertain = [state for state in states if state in UNCERTAIN]

@@ -113,7 +113,7 @@ def _cells_for(entry: LedgerEntry) -> tuple[str, ...]:
     if entry.sent_at:
         sent_at = f"{datetime.fromtimestamp(entry.sent_at / 1000, UTC):%F %T}"
     result_id = str(entry.result_id or "-")
-    return entry.key, entry.state, result_id, str(entry.by), sent_at, str(entry)
+    return entry.key, entry.state, result_id, str(entry.sent_by), sent_at, str(entry)
 
 
 def _make_parser(prog: str) -> argparse.ArgumentParser:

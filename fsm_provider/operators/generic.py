@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from json import dumps
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.request import ApiRequest, write_json
 from fsm_provider.api.validation import (
     parse_choice,
     parse_headers,
@@ -18,9 +21,6 @@ from fsm_provider.state.task import Task
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from fsm_provider.api.request import TimeLimit
-    from fsm_provider.writes.ledger import WriteAttempt
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
@@ -44,7 +44,12 @@ class FsmRequestOperator(FsmWriteOperator):
     """
 
     template_fields: tuple[str, ...] = (
-        *(*FsmWriteOperator.template_fields, "path", "query_params", "json", "headers", "key"),
+        *FsmWriteOperator.template_fields,
+        "path",
+        "query_params",
+        "json",
+        "headers",
+        "key",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"json": "json"}
     option_parsers: ClassVar[OptionParsers] = {
@@ -84,23 +89,31 @@ class FsmRequestOperator(FsmWriteOperator):
                 self.check_keys({"key": key})
 
     def perform(self, context: Context) -> Any:
-        path, params, body = parse_path(self.path), self.query_params, parse_json("json", self.json)
+        path = parse_path(self.path)
+        body = parse_json("json", self.json)
         if self.method == "GET":
-            return self.hook.request("GET", path, params, body, headers=self.headers)
-        from fsm_provider.writes.ledger import WriteAttempt, planned
+            return self.hook.request("GET", path, self.query_params, body, headers=self.headers)
+        from fsm_provider.writes.attempt import WriteAttempt
+        from fsm_provider.writes.ledger import new_entry
 
         self.check_keys({"key": self.key})
-        key = None if self.key in (None, "") else str(parse_text("key", self.key))
-        task, service = Task.from_context(context, self.task_id), self.hook.settings.service
-        content = {"params": params, "json": body, "headers": self.headers}
-        row = planned(task, service, f"{self.method} {path}", content, key or task.place)
-        return self.write_once(context, task, [WriteAttempt(row, key is not None, body)])[0]
+        is_keyed = self.key is not None and self.key != ""
+        task = Task.from_context(context, self.task_id)
+        key = str(parse_text("key", self.key)) if is_keyed else task.place
+        self._check_content(path, body)
+        request = ApiRequest.build(self.method, path, self.query_params, body, self.headers)
+        intended = new_entry(task, self.hook.settings.service, request, key)
+        [result] = self.write_once(context, task, [WriteAttempt(request, intended, is_keyed)])
+        return result
 
-    def send_write(self, write: WriteAttempt, headers: dict[str, str], limit: TimeLimit) -> Any:
-        sent = (self.method, self.path, self.query_params, write.payload)
-        return self.hook.client.request(
-            *sent, headers={**(self.headers or {}), **headers}, limit=limit
-        )
+    def _check_content(self, path: str, body: Any) -> None:
+        """Refuse what has no one way to be written, such as NaN, before anything is recorded."""
+        try:
+            write_json(body)
+            dumps([self.query_params, self.headers], allow_nan=False, sort_keys=True, default=str)
+        except (TypeError, ValueError, RecursionError) as error:
+            what = f"{self.method} {path}"
+            raise FsmInputError(f"{what}: its content cannot be written as JSON: {error}") from None
 
 
 class FsmListOperator(FsmBaseOperator):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from fsm_provider.api.digests import digest_for
-from fsm_provider.api.errors import FsmInputError, FsmNotSentError, FsmUnauthorisedError
+from fsm_provider.api.errors import (
+    FsmError,
+    FsmInputError,
+    FsmNotSentError,
+    FsmUnauthorisedError,
+)
 from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
@@ -17,7 +22,7 @@ from fsm_provider.api.validation import (
     parse_json,
     refuse_none,
 )
-from fsm_provider.links import FsmJobLink, FsmUncertainLink, job_page_url
+from fsm_provider.links import FsmJobLink, FsmUncertainLink
 from fsm_provider.operators.base import (
     OptionParsers,
     bad_arguments_refused,
@@ -26,17 +31,21 @@ from fsm_provider.operators.base import (
 )
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.state.task import Task
-from fsm_provider.writes.outcomes import MADE, job_outcome, summary_of
+from fsm_provider.writes.attempt import MADE, WriteAttempt
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
+from fsm_provider.writes.outcomes import job_outcome, summary_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.payloads import JobCreate, JobFields, JobRequest
-    from fsm_provider.api.request import TimeLimit
     from fsm_provider.hooks.fsm import FsmHook
-    from fsm_provider.writes.ledger import WriteAttempt
     from fsm_provider.writes.runner import Runner
+
+
+def _parse_max_jobs(name: str, value: Any) -> int | None:
+    return None if value is None else parse_count(name, value)
+
 
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
 """Given the hook and the request: the id of the job that is there, or None."""
@@ -51,6 +60,8 @@ class FsmJobOperator(FsmWriteOperator):
         Without a job, ``if_uncertain`` decides; if it fails, nothing is sent.
     """
 
+    find_existing: Any = None
+
     def render_template(
         self, content: Any, context: Any, jinja_env: Any = None, seen_oids: set[int] | None = None
     ) -> Any:
@@ -62,31 +73,35 @@ class FsmJobOperator(FsmWriteOperator):
             content = content.model_dump(by_alias=True, exclude_unset=True)
         return super().render_template(content, context, jinja_env, seen_oids)
 
-    def plan(self, task: Task, request: JobRequest, place: str) -> WriteAttempt:
-        from fsm_provider.writes.ledger import WriteAttempt, planned
+    def plan(self, task: Task, asked: JobRequest, place: str) -> WriteAttempt:
+        """Return the write that creates a job; without a key, ``place`` identifies it."""
+        from fsm_provider.writes.ledger import new_entry
 
-        what, content, key = f"POST {request.path}", request.job.body(), request.key or place
-        about = {
-            "property_id": str(request.property_id),
-            "reference": request.job.customer_reference,
-        }
-        row = planned(task, self.hook.settings.service, what, content, key, "job", **about)
-        return WriteAttempt(row, request.key is not None, request)
+        request = asked.request()
+        intended = new_entry(
+            task,
+            self.hook.settings.service,
+            request,
+            asked.key or place,
+            "job",
+            property_id=str(asked.property_id),
+            reference=asked.job.customer_reference,
+        )
+        find = partial(self._find, asked) if self.find_existing else None
+        return WriteAttempt(request, intended, asked.key is not None, find)
 
-    def send_write(
-        self, write: WriteAttempt, headers: dict[str, str], limit: TimeLimit
-    ) -> dict[str, Any]:
-        asked: JobRequest = write.payload
-        create_job = self.hook.client.create_job
-        return create_job(asked.property_id, asked.job, headers=headers, limit=limit).as_json()
+    def _find(self, asked: JobRequest) -> int | None:
+        """Ask the user's function for the id of a job."""
+        job_id = self.find_existing(self.hook, asked.model_copy(deep=True))
+        return None if job_id is None else parse_count("find_existing", job_id)
 
 
 class FsmCreateJobOperator(FsmJobOperator):
-    """Create a job on a property, once: see
-    :class:`~fsm_provider.operators.writes.FsmWriteOperator`.
+    """Create a job on a property, once.
 
-    If nobody knows what became of the request (a timeout or reset after sending, a 5xx, an
-    unreadable response), the task fails without a retry and reports that the job may exist.
+    See :class:`~fsm_provider.operators.writes.FsmWriteOperator`. If nobody knows what became of
+    the request (a timeout or reset after sending, a 5xx, an unreadable response), the task fails
+    without a retry and reports that the job may exist.
 
     :param property_id: the property's identifier (templated).
     :param job: the payload: a dictionary under the service's names or in snake_case, or a
@@ -136,25 +151,26 @@ class FsmCreateJobOperator(FsmJobOperator):
         with bad_arguments_refused():
             self.options(literals_only=True)
             self.check_keys({"key": key})
-            check(
-                JobRequest, _literal_part({"property_id": property_id, "job": job, "key": key}), ""
-            )
+            given = {"property_id": property_id, "job": job, "key": key}
+            check(JobRequest, _literal_part(given), "")
 
     def perform(self, context: Context) -> dict[str, Any]:
         from fsm_provider.api.payloads import JobRequest, check
+        from fsm_provider.api.settings import job_page_url
 
         given = {"property_id": self.property_id, "job": self.job, "key": self.key}
-        request = check(JobRequest, given, "")
-        self.check_keys({"key": request.key})
+        asked = check(JobRequest, given, "")
+        self.check_keys({"key": asked.key})
         task = Task.from_context(context, self.task_id)
-        writes = [self.plan(task, request, task.place)]
-        job: dict[str, Any] = self.write_once(context, task, writes)[0]
+        job: dict[str, Any]
+        [job] = self.write_once(context, task, [self.plan(task, asked, task.place)])
         self.made = job
         if "ti" in context:
             context["ti"].xcom_push(key="id", value=job["id"])
-        if web_url := self.hook.settings.web_url:
-            page = job_page_url(web_url, job["id"], request.property_id)
+        web_url = self.hook.settings.web_url
+        if web_url:
             links = job.get("links")
+            page = job_page_url(web_url, job["id"], asked.property_id)
             job["links"] = {**(links if isinstance(links, dict) else {}), "web": page}
         return job
 
@@ -184,20 +200,18 @@ class FsmCreateJobsOperator(FsmJobOperator):
     """
 
     template_fields: tuple[str, ...] = (
-        *(
-            *FsmJobOperator.template_fields,
-            "jobs",
-            "max_concurrency",
-            "max_jobs",
-            "dry_run_only",
-            "fail_on",
-        ),
+        *FsmJobOperator.template_fields,
+        "jobs",
+        "max_concurrency",
+        "max_jobs",
+        "dry_run_only",
+        "fail_on",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"jobs": "json"}
     option_parsers: ClassVar[OptionParsers] = {
         **FsmJobOperator.option_parsers,
         "max_concurrency": partial(parse_count, max_value=64),
-        "max_jobs": lambda name, value: None if value is None else parse_count(name, value),
+        "max_jobs": _parse_max_jobs,
         "dry_run_only": lambda _, value: parse_flag("dry_run", value),
         "fail_on": partial(parse_choice, choices=("any", "uncertain", "all", "none")),
     }
@@ -233,50 +247,47 @@ class FsmCreateJobsOperator(FsmJobOperator):
                 check_job_requests(map(_literal_part, jobs))
 
     def perform(self, context: Context) -> list[JobOutcome]:
+        options = self.options()
+        is_dry_run = options["dry_run_only"]
+        task = Task.from_context(context, self.task_id)
+        inputs = self._plan_all(task)
+        writes = {write.intended.id: write for write in inputs}  # one for inputs with the same key
+        concurrency = options["max_concurrency"]
+        with self.runner(context, task, writes.values(), concurrency) as runner:
+            if not is_dry_run:
+                _check_number(writes.values(), options["max_jobs"])
+                runner.run()
+        outcomes = []
+        for index, write in enumerate(inputs):
+            write = writes[write.intended.id]
+            error = runner.error_of(write)
+            web_url = self.hook.settings.web_url
+            outcomes.append(job_outcome(index, write, error, web_url=web_url, dry_run=is_dry_run))
+        summary = summary_of(outcomes, runner.stop_reason)
+        self.log.info("%s%s", "Dry run: " if is_dry_run else "", summary)
+        failed = [outcome for outcome in outcomes if outcome["outcome"] not in MADE]
+        if failed and not is_dry_run:
+            if "ti" in context:
+                context["ti"].xcom_push(key="return_value", value=outcomes)
+            is_failure = _is_failure(options["fail_on"], outcomes)
+            self._fail_or_go_on(context, runner, failed, summary, is_failure=is_failure)
+        return outcomes
+
+    def _plan_all(self, task: Task) -> list[WriteAttempt]:
+        """Check all jobs, and plan a write for each."""
         from fsm_provider.api.payloads import check_job_requests
 
-        options, task = self.options(), Task.from_context(context, self.task_id)
         jobs = parse_json("jobs", self.jobs)
         refuse_none("jobs", jobs)
         if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
             raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
         requests = check_job_requests(jobs, refuse_equal=True)
-        self.check_keys({f"jobs[{index}].key": one.key for index, one in enumerate(requests)})
-        inputs = [self.plan(task, one, digest_for([task.place, *one.content])) for one in requests]
-        writes = {one.planned.id: one for one in inputs}
-        is_dry_run, max_jobs = options["dry_run_only"], options["max_jobs"]
-        threads, web_url = options["max_concurrency"], self.hook.settings.web_url
-        with self.runner(context, task, writes.values(), threads) as runner:
-            if not is_dry_run:
-                to_create = sum(
-                    one.row.state == "free" or one.may_resend for one in writes.values()
-                )
-                if max_jobs is not None and to_create > max_jobs:
-                    allowed = f"one attempt may create {max_jobs}: none was sent"
-                    raise FsmInputError(
-                        f"max_jobs: {to_create} jobs are to be created, and {allowed}"
-                    )
-                runner.run()
-        outcomes = [
-            job_outcome(index, one, runner.error_of(one), web_url=web_url, dry_run=is_dry_run)
-            for index, one in enumerate(writes[one.planned.id] for one in inputs)
-        ]
-        summary = summary_of(outcomes, runner.stop_reason)
-        self.log.info("%s%s", "Dry run: " * is_dry_run, summary)
-        failed = [one for one in outcomes if one["outcome"] not in MADE]
-        if failed and not is_dry_run:
-            if "ti" in context:
-                context["ti"].xcom_push(key="return_value", value=outcomes)
-            has = {one["outcome"] for one in outcomes}
-            fails = {
-                "any": True,
-                "uncertain": "uncertain" in has,
-                "all": not has & MADE,
-                "none": False,
-            }
-            is_failure = fails[options["fail_on"]]
-            self._fail_or_go_on(context, runner, failed, summary, is_failure=is_failure)
-        return outcomes
+        self.check_keys({f"jobs[{index}].key": asked.key for index, asked in enumerate(requests)})
+        writes = []
+        for asked in requests:
+            place = digest_for([task.place, asked.path, asked.job.body()])
+            writes.append(self.plan(task, asked, place))
+        return writes
 
     def _fail_or_go_on(
         self,
@@ -287,33 +298,84 @@ class FsmCreateJobsOperator(FsmJobOperator):
         *,
         is_failure: bool,
     ) -> None:
-        """Fail the task if its outcomes are a failure, a person has to act, or another attempt
-        could help.
-        """
-        from fsm_provider.writes.runner import TRANSIENT
+        """Fail the task, unless it may pass with the outcomes that failed.
 
-        errors = [one.error for one in runner.writes.values() if one.error]
-        errors = [one for one in errors if not isinstance(one, FsmNotSentError)]
-        is_refused = any(isinstance(error, FsmUnauthorisedError) for error in errors)
-        passing = None if is_refused else next((one for one in errors if not one.permanent), None)
-        is_stopped = runner.stop_reason == STOPPED
-        retry = passing is not None or is_stopped
-        is_last = "ti" not in context or context["ti"].try_number > context["ti"].max_tries
-        needs_a_person = is_stopped or (runner.stop_reason and not isinstance(passing, TRANSIENT))
-        if (retry and not is_last) or needs_a_person or is_failure:
-            text = "jobs[{index}] ({name}) {outcome}: {error}"
-            lines = [
-                text.format(**one, name=one["customerReference"] or one["key"]) for one in failed
-            ]
-            fail_in_part(
-                summary, lines, all_are_in="the log or XCom", retry=retry, passing_error=passing
+        It fails if ``fail_on`` says so, if another attempt could help, or if a person has to act.
+        """
+        passing_error = _error_that_may_pass(runner)
+        was_killed = runner.stop_reason == STOPPED
+        retry_could_help = was_killed or passing_error is not None
+        may_retry = retry_could_help and not _is_last_attempt(context)
+        if not (is_failure or may_retry or _needs_a_person(runner, passing_error)):
+            self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
+            return
+        lines = []
+        for outcome in failed:
+            name = outcome["customerReference"] or outcome["key"]
+            lines.append(
+                f"jobs[{outcome['index']}] ({name}) {outcome['outcome']}: {outcome['error']}"
             )
-        self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
+        fail_in_part(
+            summary,
+            lines,
+            all_are_in="the log or XCom",
+            retry=retry_could_help,
+            passing_error=passing_error,
+        )
+
+
+def _check_number(writes: Collection[WriteAttempt], max_jobs: int | None) -> None:
+    """Refuse to create more jobs than ``max_jobs`` allows."""
+    to_create = 0
+    for write in writes:
+        if write.entry.state == "free" or write.resend_allowed:
+            to_create += 1
+    if max_jobs is not None and to_create > max_jobs:
+        allowed = f"one attempt may create {max_jobs}: none was sent"
+        raise FsmInputError(f"max_jobs: {to_create} jobs are to be created, and {allowed}")
+
+
+def _is_failure(fail_on: str, outcomes: Sequence[JobOutcome]) -> bool:
+    """Return whether outcomes, some of which failed, fail the task by ``fail_on``."""
+    kinds = {outcome["outcome"] for outcome in outcomes}
+    if fail_on == "uncertain":
+        return "uncertain" in kinds
+    if fail_on == "all":
+        return not kinds & MADE
+    return fail_on == "any"
+
+
+def _error_that_may_pass(runner: Runner) -> FsmError | None:
+    """Return the first error that another attempt may not meet; None if the token was refused."""
+    first = None
+    for write in runner.writes.values():
+        error = write.error
+        if isinstance(error, FsmUnauthorisedError):
+            return None
+        if error is None or error.permanent or isinstance(error, FsmNotSentError):
+            continue
+        if first is None:
+            first = error
+    return first
+
+
+def _is_last_attempt(context: Context) -> bool:
+    return "ti" not in context or context["ti"].try_number > context["ti"].max_tries
+
+
+def _needs_a_person(runner: Runner, passing_error: FsmError | None) -> bool:
+    """Return whether the runner was stopped by what Airflow's retries do not help against."""
+    from fsm_provider.writes.runner import TRANSIENT
+
+    if not runner.stop_reason:
+        return False
+    return runner.stop_reason == STOPPED or not isinstance(passing_error, TRANSIENT)
 
 
 def job_id_or_skip(outcome: JobOutcome) -> int:
-    """Return the id of a job that exists; for ``create_jobs.output.map(job_id_or_skip)``, to be
-    expanded.
+    """Return the id of a job that exists, for ``create_jobs.output.map(job_id_or_skip)``.
+
+    That can be expanded.
 
     :raises AirflowSkipException: if the outcome is another, which skips its map index.
     """
@@ -324,11 +386,19 @@ def job_id_or_skip(outcome: JobOutcome) -> int:
 
 def _literal_part(request: Any) -> Any:
     """Replace templates by values that pass the checks."""
-    valid: dict[str, Any] = {"property_id": 0, "job": {}}
     if not isinstance(request, dict):
-        return request if is_literal(request) else valid
-    known = {name: value for name, value in request.items() if is_literal(value)}
-    known = {name: value for name, value in valid.items() if name in request} | known
-    if isinstance(request.get("job"), dict):
-        known["job"] = {name: value for name, value in request["job"].items() if is_literal(value)}
-    return known
+        return request if is_literal(request) else {"property_id": 0, "job": {}}
+    literal: dict[str, Any] = {}
+    if "property_id" in request:
+        literal["property_id"] = 0
+    if "job" in request:
+        literal["job"] = {}
+    literal.update(_literals_of(request))
+    job = request.get("job")
+    if isinstance(job, dict):
+        literal["job"] = _literals_of(job)
+    return literal
+
+
+def _literals_of(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if is_literal(value)}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,9 +21,12 @@ from fsm_provider.state.task import Task
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from fsm_provider.api.client import FsmClient
+    from fsm_provider.api.models import Webhook
     from fsm_provider.api.payloads import WebhookCreate
-    from fsm_provider.api.request import TimeLimit
-    from fsm_provider.writes.ledger import WriteAttempt
+    from fsm_provider.api.request import ApiRequest, TimeLimit
+    from fsm_provider.writes.attempt import WriteAttempt
+    from fsm_provider.writes.runner import Sender
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -49,8 +54,14 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     """
 
     template_fields: tuple[str, ...] = (
-        *("fsm_conn_id", "object", "event_types", "target_url", "description", "if_uncertain"),
+        "fsm_conn_id",
+        "object",
+        "event_types",
+        "target_url",
+        "description",
+        "if_uncertain",
     )
+    _registrar: Registrar
 
     def __init__(
         self,
@@ -71,109 +82,93 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         with bad_arguments_refused():
             self.options(literals_only=True)
             if is_literal([object, event_types, target_url, description]):
-                self._payload(target_url or "https://receiver.invalid")
+                self._webhook(target_url or "https://receiver.invalid")
 
     def perform(self, context: Context) -> list[dict[str, Any]]:
-        webhook = self._payload(self.target_url or self._receiver_url())
+        webhook = self._webhook(self.target_url or self._receiver_url())
         task = Task.from_context(context, self.task_id)
-        each = [webhook.model_copy(update={"event_types": [one]}) for one in webhook.event_types]
-        planned = [self._plan(task, one) for one in each]
-        registered = {
-            one.planned.key: _read(one.planned.key).get("registration", {}) for one in planned
-        }
-        missing = {one.planned.key: one for one in planned if not registered[one.planned.key]}
-        for name in registered.keys() - missing.keys():
-            self.log.info("Registered before: Variable %s", name)
+        registered: dict[str, dict[str, Any]] = {}  # by Variable, in the order of the event types
+        missing = []
+        for event_type in webhook.event_types:
+            registration = self._registration(
+                webhook.model_copy(update={"event_types": [event_type]})
+            )
+            variable = registration.variable
+            registered[variable] = read_registration(variable).get("registration", {})
+            if registered[variable]:
+                self.log.info("Registered before: Variable %s", variable)
+            else:
+                missing.append(registration)
         if missing:
-            self.once_per = "run" if self.hook.settings.state_conn_id is None else "key"
-            made = self.write_once(context, task, missing.values())
-            registered |= zip(missing, made, strict=True)
-        return [*map(dict, registered.values())]
+            made = self._register(context, task, missing)
+            for registration, result in zip(missing, made, strict=True):
+                registered[registration.variable] = result
+        return [dict(registration) for registration in registered.values()]
 
-    def _plan(self, task: Task, payload: WebhookCreate) -> WriteAttempt:
-        """Return the write that makes one registration; its key is the name of its Variable."""
-        from fsm_provider.plugins.webhooks.settings import DIGEST_LENGTH, registrations_prefix
-        from fsm_provider.writes.ledger import WriteAttempt, planned
+    def _register(
+        self, context: Context, task: Task, registrations: list[Registration]
+    ) -> list[dict[str, Any]]:
+        """Register what no Variable has; return the registrations."""
+        from fsm_provider.writes.attempt import WriteAttempt
+        from fsm_provider.writes.ledger import new_entry
 
-        service = self.hook.settings.service
-        content: list[Any] = [payload.object, sorted(payload.event_types), payload.target_url]
-        prefix = registrations_prefix(self.fsm_conn_id, payload.object)
-        variable = f"{prefix}{digest_for([service, *content], DIGEST_LENGTH)}"
-        content.append(payload.description)
-        row = planned(task, service, "POST /settings/webhooks", content, variable, "webhook")
-        return WriteAttempt(row, True, payload)
+        settings = self.hook.settings
+        self.once_per = "run" if settings.state_conn_id is None else "key"
+        endpoint = f"{self.fsm_conn_id}/{self.object}"
+        self._registrar = Registrar(self.hook.client, endpoint, registrations)
+        writes = []
+        for registration in registrations:
+            request = registration.request
+            variable = registration.variable
+            intended = new_entry(task, settings.service, request, variable, "webhook")
+            writes.append(WriteAttempt(request, intended, key_is_given=True))
+        return self.write_once(context, task, writes)
 
-    def send_write(
-        self, write: WriteAttempt, headers: dict[str, str], limit: TimeLimit
-    ) -> dict[str, Any]:
-        """Register it, and store its secret; return it without."""
-        from fsm_provider.api.redaction import hide_in
-        from fsm_provider.plugins.webhooks.settings import HIDDEN
-
-        payload: WebhookCreate = write.payload
-        variable, target_url = write.row.key, payload.target_url
-        try:
-            stored = _read(variable)
-            if "registration" in stored:  # by another task meanwhile
-                return dict(stored["registration"])
-            if target_url.endswith(f"/{HIDDEN}"):
-                token = stored.setdefault("token", secrets.token_urlsafe(32))
-                mask_secret(token)
-                target_url = target_url.removesuffix(HIDDEN) + token
-            self._store(variable, stored)  # from now on the receiver accepts the token
-        except FsmError:
-            raise
-        except Exception as error:  # noqa: BLE001 - its text may quote the value
-            problem = type(error).__name__
-            text = f"Variable {variable} could not be read or written ({problem}): nothing was sent"
-            raise FsmNotSentError(text) from None
-        sent = payload.model_copy(update={"target_url": target_url})
-        webhook = self.hook.client.register_webhook(sent, headers=headers, limit=limit)
-        secret = webhook.signing_secret.get_secret_value() if webhook.signing_secret else ""
-        mask_secret(secret)
-        if not secret:
-            logger.warning("The service returned no signing secret for webhook %s", webhook.id)
-        registration = hide_in(webhook.as_json(), *filter(None, (secret, stored.get("token"))))
-        try:
-            self._store(variable, {**stored, "registration": registration, "secret": secret})
-        except Exception as error:  # noqa: BLE001 - its text may quote the value
-            raise FsmRegistrationError(
-                f"webhook {webhook.id} was registered, but Variable {variable} with its signing "
-                f"secret could not be written ({type(error).__name__}): delete the webhook in the "
-                "service",
-                webhook.id,
-            ) from None
-        logger.info("Registered webhook %s for %s", webhook.id, ", ".join(payload.event_types))
-        return dict(registration)
+    def sender(self) -> Sender:
+        return self._registrar
 
     def existing_result(self, write: WriteAttempt) -> dict[str, Any]:
-        """Return a registration that was made before: what its Variable holds by now, or else its
-        row.
-        """
-        row, payload = write.row, write.payload
-        if registration := _read(row.key).get("registration"):
+        """Return a registration that was made before: of its Variable, or else of its entry."""
+        entry = write.entry
+        registration = read_registration(entry.key).get("registration")
+        if registration:
             return dict(registration)
-        logger.warning(
-            "Webhook %s was registered by %s; Variable %s, with its signing secret, is not in this Airflow",
-            *(row.result_id, row.by, row.key),
+        message = (
+            "Webhook %s was registered by %s; Variable %s, with its signing secret, is not in this "
+            "Airflow"
         )
-        return {"id": row.result_id, **payload.subject, "targetURL": payload.target_url}
+        logger.warning(message, entry.result_id, entry.sent_by, entry.key)
+        webhook = self._registrar.webhook_of(write.request)
+        return {"id": entry.result_id, **webhook.subject, "targetURL": webhook.target_url}
 
-    def _store(self, variable: str, stored: dict[str, Any]) -> None:
-        from fsm_provider.state.variables import write_variable
+    def _registration(self, webhook: WebhookCreate) -> Registration:
+        """Return the registration of one event type; its Variable is named after what it is for."""
+        from fsm_provider.plugins.webhooks.settings import DIGEST_LENGTH, registrations_prefix
 
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        write_variable(
-            variable, json.dumps({**stored, "for": f"{self.fsm_conn_id}/{self.object}", "at": at})
+        content = [
+            self.hook.settings.service,
+            webhook.object,
+            webhook.event_types,
+            webhook.target_url,
+        ]
+        prefix = registrations_prefix(self.fsm_conn_id, webhook.object)
+        return Registration(
+            webhook, f"{prefix}{digest_for(content, DIGEST_LENGTH)}", webhook.request()
         )
 
-    def _payload(self, target_url: str) -> WebhookCreate:
+    def _webhook(self, target_url: str) -> WebhookCreate:
         from fsm_provider.api.payloads import WebhookCreate, check
 
-        given = {name: getattr(self, name) for name in ("object", "event_types", "description")}
-        return check(WebhookCreate, {**given, "target_url": target_url}, "webhook")
+        given = {
+            "object": self.object,
+            "event_types": self.event_types,
+            "description": self.description,
+            "target_url": target_url,
+        }
+        return check(WebhookCreate, given, "webhook")
 
     def _receiver_url(self) -> str:
+        """Return the URL of our own receiver, without its token."""
         from fsm_provider.plugins.webhooks import settings as receiver
         from fsm_provider.state.variables import read_variable
 
@@ -182,22 +177,125 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         endpoint = f"{self.fsm_conn_id}/{self.object}"
         if settings is None or settings.base_url is None or endpoint not in settings.endpoints:
             raise FsmInputError(
-                f"target_url: is missing, and no Variable {receiver.SETTINGS_VARIABLE} has a "
-                f"base_url and an endpoint '{endpoint}'"
+                f"target_url: is missing, and no Variable {receiver.SETTINGS_VARIABLE} has a base_url "
+                f"and an endpoint '{endpoint}'"
             )
         return receiver.receiver_url(
             settings.base_url, self.fsm_conn_id, self.object, receiver.HIDDEN
         )
 
 
-def _read(variable: str) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Registration:
+    """One event type of a webhook, to be registered.
+
+    :param webhook: in its ``target_url``, ``HIDDEN`` stands for the path token of our receiver.
+    :param variable: the Airflow Variable that holds its token, signing secret and record.
+    :param request: its request with the token hidden, which the ledger's digest is of.
+    """
+
+    webhook: WebhookCreate
+    variable: str
+    request: ApiRequest
+
+
+class Registrar:
+    """Sends registrations for the runner, in its threads, and keeps their secrets in Variables.
+
+    The ledger knows a registration by a request whose path token is hidden, so that no token
+    stands there, not even in a digest. :meth:`send` is given that request. It first stores the
+    token, which the receiver accepts from then on; it sends the request with the token; then it
+    stores the signing secret, which the service shows once.
+
+    :param endpoint: ``<connection>/<object>``, for whoever looks at the Variable.
+    """
+
+    def __init__(
+        self, client: FsmClient, endpoint: str, registrations: Iterable[Registration]
+    ) -> None:
+        self._client = client
+        self._endpoint = endpoint
+        self._by_request = {registration.request: registration for registration in registrations}
+
+    def webhook_of(self, request: ApiRequest) -> WebhookCreate:
+        return self._by_request[request].webhook
+
+    def send(
+        self, request: ApiRequest, *, headers: Mapping[str, str], limit: TimeLimit
+    ) -> dict[str, Any]:
+        """Register a webhook, and store its secret; return it without."""
+        registration = self._by_request[request]
+        variable = registration.variable
+        try:
+            stored = read_registration(variable)
+            if "registration" in stored:  # by another task meanwhile
+                return dict(stored["registration"])
+            sent = self._with_token(registration.webhook, stored)
+            self._store(variable, stored)  # from now on the receiver accepts the token
+        except FsmError:
+            raise
+        except Exception as error:  # noqa: BLE001 - its text may quote the value
+            problem = type(error).__name__
+            text = f"Variable {variable} could not be read or written ({problem}): nothing was sent"
+            raise FsmNotSentError(text) from None
+        webhook: Webhook = self._client.send(sent.request(), headers=headers, limit=limit)
+        return self._store_secret(registration, webhook, stored)
+
+    def _with_token(self, webhook: WebhookCreate, stored: dict[str, Any]) -> WebhookCreate:
+        """Return a webhook with the token of its Variable, or a new one, in its URL."""
+        from fsm_provider.plugins.webhooks.settings import HIDDEN
+
+        if not webhook.target_url.endswith(f"/{HIDDEN}"):
+            return webhook
+        if "token" not in stored:
+            stored["token"] = secrets.token_urlsafe(32)
+        mask_secret(stored["token"])
+        target_url = webhook.target_url.removesuffix(HIDDEN) + stored["token"]
+        return webhook.model_copy(update={"target_url": target_url})
+
+    def _store_secret(
+        self, registration: Registration, webhook: Webhook, stored: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Store the signing secret of a webhook with its record; return the record."""
+        from fsm_provider.api.redaction import hide_in
+
+        variable = registration.variable
+        secret = webhook.signing_secret.get_secret_value() if webhook.signing_secret else ""
+        mask_secret(secret)
+        if not secret:
+            logger.warning("The service returned no signing secret for webhook %s", webhook.id)
+        hidden = [text for text in (secret, stored.get("token")) if text]
+        record = hide_in(webhook.as_json(), *hidden)
+        try:
+            self._store(variable, {**stored, "registration": record, "secret": secret})
+        except Exception as error:  # noqa: BLE001 - its text may quote the value
+            raise FsmRegistrationError(
+                f"webhook {webhook.id} was registered, but Variable {variable} with its signing "
+                f"secret could not be written ({type(error).__name__}): delete the webhook in the "
+                "service",
+                webhook.id,
+            ) from None
+        events = ", ".join(registration.webhook.event_types)
+        logger.info("Registered webhook %s for %s", webhook.id, events)
+        return dict(record)
+
+    def _store(self, variable: str, stored: dict[str, Any]) -> None:
+        from fsm_provider.state.variables import write_variable
+
+        at = datetime.now(UTC).isoformat(timespec="seconds")
+        write_variable(variable, json.dumps({**stored, "for": self._endpoint, "at": at}))
+
+
+def read_registration(variable: str) -> dict[str, Any]:
     """Return what the Variable of a registration holds; its secrets are masked."""
     from fsm_provider.state.variables import read_variable
 
     try:
         stored: dict[str, Any] = json.loads(read_variable(variable) or "{}")
-        for text in filter(None, map(stored.get, ("token", "secret"))):
-            mask_secret(text)
+        for name in ("token", "secret"):
+            text = stored.get(name)
+            if text:
+                mask_secret(text)
     except (ValueError, AttributeError):
         raise FsmInputError(f"Variable {variable}: does not hold a registration") from None
     return stored

@@ -69,9 +69,9 @@ class Selection:
     def includes(self, entry: LedgerEntry) -> bool:
         pairs = (
             (self.key, entry.key),
-            (self.dag_id, entry.by.dag_id),
-            (self.run_id, entry.by.run_id),
-            (self.task_id, entry.by.task_id),
+            (self.dag_id, entry.sent_by.dag_id),
+            (self.run_id, entry.sent_by.run_id),
+            (self.task_id, entry.sent_by.task_id),
         )
         return all(wanted is None or wanted == actual for wanted, actual in pairs)
 
@@ -116,7 +116,7 @@ def find(
     :param latest: only so many, which were sent last.
     """
     states = UNCERTAIN if selection.only_uncertain else ()
-    candidates = ledgers.rows(states, selection.key)
+    candidates = ledgers.entries(states, selection.key)
     selected = [candidate for candidate in candidates if selection.includes(candidate[1])]
     if latest is None:
         return selected
@@ -132,7 +132,7 @@ def find_only(ledgers: LedgerReader, selection: Selection) -> EntryInLedger:
     if not selected:
         raise FsmRefusedError(f"there is no '{selection.key}'")
     if len(selected) > 1:
-        tasks = "; ".join(str(entry.by) for _, entry in selected)
+        tasks = "; ".join(str(entry.sent_by) for _, entry in selected)
         raise FsmRefusedError(
             f"'{selection.key}' was sent by {len(selected)} tasks: narrow it with --dag, --run, "
             f"--task: {tasks}"
@@ -146,7 +146,7 @@ def find_as_seen(ledgers: LedgerReader, key: str, owner: str) -> EntryInLedger:
     :param owner: of the entry as it was seen: whoever changes an entry gives it another one.
     :raises FsmRefusedError: if it has changed meanwhile.
     """
-    for ledger, entry in ledgers.rows(UNCERTAIN, key):
+    for ledger, entry in ledgers.entries(UNCERTAIN, key):
         if entry.owner == owner:
             return ledger, entry
     raise FsmRefusedError(f"'{key}' has changed meanwhile: look again")
@@ -168,7 +168,7 @@ def settle(
     if entry.kind == "job" and settlement.is_made:
         _check_job_id(ledgers, entry, settlement.result_id)
     note = _make_note("made" if settlement.is_made else "not created", by, why)
-    change = partial(rules.settled, entry, settlement.result, note)
+    change = partial(rules.settle, entry, settlement.result, note)
     after = _change(entry_in_ledger, change, "settled")
     if _has_note(after, note):
         return
@@ -183,7 +183,7 @@ def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
     :raises FsmRefusedError: if it is not done, or a request may be on its way.
     """
     note = _make_note("forgotten", by, why)
-    change = partial(rules.forgotten, entry_in_ledger[1], note)
+    change = partial(rules.forget, entry_in_ledger[1], note)
     after = _change(entry_in_ledger, change, "forgotten")
     if _has_note(after, note):
         return
@@ -197,9 +197,9 @@ def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None)
         if entry.state == "done":
             return  # which is refused anyway
         raise FsmRefusedError(f"'{entry.key}' is a job: give its id")
-    for _, other in ledgers.rows(("done",), str(job_id)):
+    for _, other in ledgers.entries(("done",), str(job_id)):
         is_its_job = other.kind == "job" and other.result_id == job_id
-        is_same_entry = (other.by, other.id) == (entry.by, entry.id)
+        is_same_entry = (other.sent_by, other.id) == (entry.sent_by, entry.id)
         if is_its_job and not is_same_entry:
             raise FsmRefusedError(
                 f"'{entry.key}' was not settled: job {job_id} is that of key '{other.key}'"

@@ -1,33 +1,32 @@
 """What is known of a write, and the rules by which that changes. Nothing here does I/O.
 
-A write is a row of a ledger, in one of four states:
+A write is an entry of a ledger, in one of four states:
 
 ``free``       nothing came of it, or it was not sent yet: an attempt may send it
 ``sending``    an attempt may be sending it until its lease is over; then it is uncertain
 ``done``       it was written: nobody sends it again
 ``uncertain``  it was sent, and nobody knows what became of it
 
-A :data:`Change` is applied to the row as it is now, in a transaction that has locked it: it returns
-the row as it is to be, or the same row if the change does not apply. ``read_at`` is the time now.
+A rule takes the entry as it is now as its last argument, and returns the entry as it is to be, or
+the same one if the rule does not apply. A ledger applies it in a transaction that has locked the
+entry; ``read_at`` is the time then. Every claim, and whatever a person or a look-up records, sets a
+new ``owner``: whoever has read another owner knows that somebody came between.
+
+Nothing here, or below, imports Airflow.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
 from uuid import uuid4
 
 from fsm_provider.api.digests import digest_for
-from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.links import job_page_url
+from fsm_provider.api.request import ApiRequest
+from fsm_provider.api.settings import job_page_url
 from fsm_provider.state.task import Task
-
-if TYPE_CHECKING:
-    from fsm_provider.api.retry import RetryState
-    from fsm_provider.writes.outcomes import Outcome
 
 State = Literal["free", "sending", "done", "uncertain"]
 
@@ -38,15 +37,17 @@ class LedgerEntry:
 
     :param id: the digest of the key, which identifies the write within its scope.
     :param service: base URL and account.
-    :param digest: of service, ``what`` (method and path) and content, by which the write is
-        verified.
+    :param digest: of the service and the request, by which the write is verified.
+    :param kind: ``job``, ``webhook`` or ``request``.
+    :param what: method and path.
+    :param sent_by: the task that sent it last, or has planned it.
     :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
     :param owner: identifies the claim; only who made it records what became of it.
     :param was_uncertain: when it was claimed: if this request is refused, an earlier one may have
         worked.
     :param idempotency_header: by which, with ``idempotency_key``, the service recognises a request.
     :param key_first_sent_at: when the service got that key first; it forgets it after a time.
-    :param result: what is kept of the response: ``id`` and times.
+    :param result: what is stored of the response: ``id`` and times.
     :param note: what people have settled, and responses that came late.
     """
 
@@ -56,7 +57,7 @@ class LedgerEntry:
     digest: str
     kind: str
     what: str
-    by: Task
+    sent_by: Task
     property_id: str | None = None
     reference: str | None = None
     state: State = "free"
@@ -74,18 +75,34 @@ class LedgerEntry:
 
     @property
     def lease_left(self) -> float:
+        """Seconds in which a request may still be on its way."""
         return max(0.0, (self.lease_until - self.read_at) / 1000)
 
     @property
     def result_id(self) -> int | str | None:
-        return self.result.get("id") if self.result else None
+        if self.result is None:
+            return None
+        return self.result.get("id")
 
     @property
     def lookup_digest(self) -> str:
         """What is the same for all jobs that a look-up might mistake for each other."""
-        return digest_for([self.property_id, (self.reference or "").strip().casefold()])
+        reference = (self.reference or "").strip().casefold()
+        return digest_for([self.property_id, reference])
+
+    @property
+    def subject(self) -> dict[str, int | str]:
+        """What is known of its job, by the service's names."""
+        subject: dict[str, int | str] = {}
+        if self.property_id:
+            is_number = self.property_id.isdecimal()
+            subject["propertyID"] = int(self.property_id) if is_number else self.property_id
+        if self.reference:
+            subject["customerReference"] = self.reference
+        return subject
 
     def page(self, web_url: str) -> str | None:
+        """Return the URL of its job's page, for people; None if there is no job."""
         if self.kind != "job" or self.state != "done" or self.result_id is None:
             return None
         return job_page_url(web_url, self.result_id, self.property_id or "")
@@ -93,85 +110,51 @@ class LedgerEntry:
     def with_note(self, text: str) -> LedgerEntry:
         return replace(self, note=f"{self.note}; {text}" if self.note else text)
 
-    @property
-    def about(self) -> dict[str, int | str]:
-        """What is known of its job, by the service's names."""
-        number = int(text) if (text := self.property_id) and text.isdecimal() else text
-        named = {"propertyID": number, "customerReference": self.reference}
-        return {name: value for name, value in named.items() if value not in (None, "")}
-
     def __str__(self) -> str:
-        described = ", ".join(f"{name} {value!r}" for name, value in self.about.items())
+        described = ", ".join(f"{name} {value!r}" for name, value in self.subject.items())
         return f"{self.what} ({described})" if described else self.what
 
 
-def planned(
-    by: Task, service: str, what: str, content: Any, key: str, kind: str = "request", **about: Any
+def new_entry(
+    sent_by: Task,
+    service: str,
+    request: ApiRequest,
+    key: str,
+    kind: str = "request",
+    *,
+    property_id: str | None = None,
+    reference: str | None = None,
 ) -> LedgerEntry:
-    """Return the row of a write that nobody has sent; ``content`` is JSON values."""
-    try:
-        json.dumps(content, allow_nan=False, ensure_ascii=False, default=str).encode()
-        digest = digest_for([service, what, content])
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FsmInputError(f"{what}: its content cannot be written as JSON: {error}") from None
-    row_id = digest_for(key)
+    """Return the entry of a write that nobody has sent."""
     return LedgerEntry(
-        id=row_id, key=key, service=service, digest=digest, kind=kind, what=what, by=by, **about
+        id=digest_for(key),
+        key=key,
+        service=service,
+        digest=digest_for([service, *request.content]),
+        kind=kind,
+        what=f"{request.method} {request.path}",
+        sent_by=sent_by,
+        property_id=property_id,
+        reference=reference,
     )
 
 
-@dataclass(eq=False)
-class WriteAttempt:
-    """A write of an attempt.
-
-    :param planned: the row that this attempt would send; ``row`` is as it was read last.
-    :param key_is_given: by the user; else the key is the write's place, or its content.
-    :param payload: for the function that sends it.
-    :ivar may_resend: it was uncertain when the attempt began, and no response to this one was lost.
-    :ivar is_over: this attempt does nothing more about it.
-    :ivar error: why this attempt has not made it.
-    """
-
-    planned: LedgerEntry
-    key_is_given: bool = False
-    payload: Any = None
-    row: LedgerEntry = field(init=False)
-    attempts: RetryState = field(init=False)
-    awaited: str = field(init=False, default="")
-    may_resend: bool = field(init=False, default=False)
-    is_lost: bool = field(init=False, default=False)
-    is_over: bool = field(init=False, default=False)
-    is_created: bool = field(init=False, default=False)
-    response: Any = field(init=False, default=None)
-    error: FsmError | None = field(init=False, default=None)
-
-    @property
-    def is_as_sent(self) -> bool:
-        return self.row.digest == self.planned.digest
-
-    @property
-    def outcome(self) -> Outcome:
-        if self.row.state == "done" and self.is_as_sent:
-            return "created" if self.is_created else "existing"
-        if self.row.state == "done":
-            return "not_created"
-        if self.row.state != "free" or self.is_lost or self.is_created:
-            return "uncertain"
-        return "rejected" if self.error is not None and self.error.permanent else "not_created"
+def as_read(entry: LedgerEntry) -> LedgerEntry:
+    """Return an entry as whoever reads it sees it: ``sending`` past its lease is uncertain."""
+    if entry.state == "sending" and entry.lease_until < entry.read_at:
+        return replace(entry, state="uncertain", error="no response was recorded")
+    return entry
 
 
-def as_read(row: LedgerEntry) -> LedgerEntry:
-    """Return a row as whoever reads it sees it: ``sending`` past its lease is uncertain."""
-    if row.state == "sending" and row.lease_until < row.read_at:
-        return replace(row, state="uncertain", error="no response was recorded")
-    return row
+def result_of(entry: LedgerEntry, web_url: str | None) -> str:
+    """Return what a write has made, for the log."""
+    made = f"id {entry.result_id}"
+    page = entry.page(web_url) if web_url else None
+    return f"{made}, {page}" if page else made
 
 
 Change = Callable[[LedgerEntry], LedgerEntry]
-"""One of the functions below, without its last argument: the row as it is read now.
-
-Every claim and every settlement sets a new ``owner``: another one means that somebody came between.
-"""
+"""One of the rules below, without its last argument: the entry as it is read now."""
 
 
 class Ledger(Protocol):
@@ -183,23 +166,27 @@ class Ledger(Protocol):
     def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         """Return the entries as they are now, by id; an id without one is left out."""
 
-    def rows_of_task(self, task: Task) -> dict[str, LedgerEntry]:
+    def entries_of_task(self, task: Task) -> dict[str, LedgerEntry]:
         """Return the entries that this task, with this map index, has planned or sent."""
 
-    def plan(self, rows: Collection[LedgerEntry]) -> dict[str, LedgerEntry]:
+    def plan(self, entries: Collection[LedgerEntry]) -> dict[str, LedgerEntry]:
         """Add those entries that are missing; return all of them as they are now."""
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
-        """Apply changes, by id, to the entries as they are now; return these as they are then."""
+        """Apply changes, by id, to the entries as they are now; return these as they are then.
 
-    def rivals_of(self, row: LedgerEntry) -> list[str]:
+        It is one transaction. Where a job that a change records is that of another entry already,
+        :func:`mark_conflict` takes its place.
+        """
+
+    def rivals_of(self, entry: LedgerEntry) -> list[str]:
         """Return the keys of other writes that may have made what a look-up for an entry finds."""
 
 
 class LedgerReader(Protocol):
     """All ledgers of one service, for people."""
 
-    def rows(
+    def entries(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> Sequence[tuple[Ledger, LedgerEntry]]:
         """Return entries in the order in which they were sent, each with its ledger.
@@ -209,135 +196,131 @@ class LedgerReader(Protocol):
         :param latest: only so many, which were sent last.
         """
 
-    def days(self, first: int) -> Counter[tuple[int, str]]:
+    def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
         """Count entries by the day on which they were sent, and by state.
 
         :param first: the first day that counts; days are numbered from 1970.
         """
 
 
-def claimed(claim: LedgerEntry, seen: LedgerEntry, lease: float, row: LedgerEntry) -> LedgerEntry:
-    """Claim a row as it was read, for ``lease`` seconds."""
-    if row.owner != seen.owner or row.state == "done":
-        return row
-    is_recognised = (
-        row.state == "uncertain"
-        and row.idempotency_key is not None
-        and row.idempotency_key == claim.idempotency_key
-    )
-    if row.state != "free" and row.lease_until >= row.read_at and not is_recognised:
-        return row
-    return replace(
-        claim,
-        sent_at=row.read_at,
-        lease_until=row.read_at + int(lease * 1000),
-        key_first_sent_at=claim.key_first_sent_at or row.read_at,
-        was_uncertain=row.state != "free",
-        note=row.note,
-        read_at=row.read_at,
-    )
-
-
-def succeeded(claim: LedgerEntry, result: dict[str, Any], row: LedgerEntry) -> LedgerEntry:
-    """Record a success, however late it comes: a row that is another's or done keeps a note of it."""
-    if row.state == "done" and row.result == result:
-        return row
-    if row.owner == claim.owner:
-        return replace(row, state="done", result=result, error=None)
-    if row.state == "free":
-        return replace(
-            claim, state="done", result=result, lease_until=row.lease_until, note=row.note
-        )
-    late = f"a late response to {claim.by}: {claim.kind} {result.get('id', '')} was made"
-    return row if late in (row.note or "") else replace(row.with_note(late), was_uncertain=True)
-
-
-def came_to_nothing(claim: LedgerEntry, error: str, row: LedgerEntry) -> LedgerEntry:
-    """Record that a request was refused or not sent; what was uncertain before stays so."""
-    if row.owner != claim.owner:
-        return row
-    # An earlier request with the same key may still be on its way.
-    row = replace(row, lease_until=row.lease_until if row.idempotency_key else 0)
-    if row.was_uncertain:
-        text = f"an earlier request may have worked; the last one did not: {error}"
-        return replace(row, state="uncertain", error=text)
-    return replace(row, state="free", error=error)
-
-
-def response_lost(claim: LedgerEntry, error: str, row: LedgerEntry) -> LedgerEntry:
-    """Record that nobody knows what became of a request; its lease stays."""
-    return replace(row, state="uncertain", error=error) if row.owner == claim.owner else row
-
-
-def belongs_to_another(after: LedgerEntry, other: str, row: LedgerEntry) -> LedgerEntry:
-    """Record that the result of a write is that of another, too: one of them was not made."""
-    error = f"job {after.result_id} is that of key '{other}' as well: look up both in the service"
-    is_ours = row.owner == after.owner or row.state == "free"
-    return replace(row, state="uncertain", error=error) if is_ours else row
-
-
-def found(
-    seen: LedgerEntry, result: dict[str, Any], rivals: Collection[str], row: LedgerEntry
+def claim(
+    proposed: LedgerEntry, seen: LedgerEntry, lease: float, entry: LedgerEntry
 ) -> LedgerEntry:
-    """Record what a look-up has found, unless it may be what other writes have made, its rivals."""
-    if row.owner != seen.owner or row.state != "uncertain" or rivals:
-        return row
-    return replace(row, state="done", owner=uuid4().hex, result=result, error=None)
+    """Claim an entry as it was read, for ``lease`` seconds; ``proposed`` is what it becomes."""
+    if entry.owner != seen.owner:
+        return entry
+    if entry.state == "done":
+        return entry
+    has_our_key = (
+        entry.idempotency_key is not None and entry.idempotency_key == proposed.idempotency_key
+    )
+    is_recognised = entry.state == "uncertain" and has_our_key
+    may_be_under_way = entry.state != "free" and entry.lease_until >= entry.read_at
+    if may_be_under_way and not is_recognised:
+        return entry
+    return replace(
+        proposed,
+        sent_at=entry.read_at,
+        lease_until=entry.read_at + int(lease * 1000),
+        key_first_sent_at=proposed.key_first_sent_at or entry.read_at,
+        was_uncertain=entry.state != "free",
+        note=entry.note,
+        read_at=entry.read_at,
+    )
 
 
-def settled(
-    seen: LedgerEntry, result: dict[str, Any] | None, who: str, row: LedgerEntry
+def record_success(claimed: LedgerEntry, result: dict[str, Any], entry: LedgerEntry) -> LedgerEntry:
+    """Record a success, however late: an entry that is another's or done keeps a note of it."""
+    if entry.state == "done" and entry.result == result:
+        return entry
+    if entry.owner == claimed.owner:
+        return replace(entry, state="done", result=result, error=None)
+    if entry.state == "free":
+        return replace(
+            claimed, state="done", result=result, lease_until=entry.lease_until, note=entry.note
+        )
+    late = f"a late response to {claimed.sent_by}: {claimed.kind} {result.get('id', '')} was made"
+    if late in (entry.note or ""):
+        return entry
+    return replace(entry.with_note(late), was_uncertain=True)
+
+
+def record_refusal(claimed: LedgerEntry, error: str, entry: LedgerEntry) -> LedgerEntry:
+    """Record that a request was refused or not sent; what was uncertain before stays so."""
+    if entry.owner != claimed.owner:
+        return entry
+    # An earlier request with the same key may still be on its way.
+    lease_until = entry.lease_until if entry.idempotency_key else 0
+    if entry.was_uncertain:
+        text = f"an earlier request may have worked; the last one did not: {error}"
+        return replace(entry, state="uncertain", lease_until=lease_until, error=text)
+    return replace(entry, state="free", lease_until=lease_until, error=error)
+
+
+def record_lost_response(claimed: LedgerEntry, error: str, entry: LedgerEntry) -> LedgerEntry:
+    """Record that nobody knows what became of a request; its lease stays."""
+    if entry.owner != claimed.owner:
+        return entry
+    return replace(entry, state="uncertain", error=error)
+
+
+def mark_conflict(after: LedgerEntry, other_key: str, entry: LedgerEntry) -> LedgerEntry:
+    """Record that the result of a write is that of another, too: one of them was not made.
+
+    :param after: the entry as a rule would have it, with that result.
+    """
+    if entry.owner != after.owner and entry.state != "free":
+        return entry
+    error = (
+        f"job {after.result_id} is that of key '{other_key}' as well: look up both in the service"
+    )
+    return replace(entry, state="uncertain", error=error)
+
+
+def record_lookup(
+    seen: LedgerEntry, result: dict[str, Any], rivals: Collection[str], entry: LedgerEntry
+) -> LedgerEntry:
+    """Record what a look-up has found, unless other writes, its rivals, may have made it."""
+    if entry.owner != seen.owner or entry.state != "uncertain" or rivals:
+        return entry
+    return replace(entry, state="done", owner=uuid4().hex, result=result, error=None)
+
+
+def settle(
+    seen: LedgerEntry, result: dict[str, Any] | None, note: str, entry: LedgerEntry
 ) -> LedgerEntry:
     """Record what a person has found out: ``result`` is None if nothing was written."""
-    state: State = "free" if result is None else "done"
-    is_uncertain = row.state == "uncertain"
-    is_over = is_uncertain and row.lease_until < row.read_at
-    is_allowed = is_over if result is None else is_uncertain or row.state == "free"
-    if row.owner != seen.owner or not is_allowed:
-        return row
-    return replace(row.with_note(who), state=state, owner=uuid4().hex, result=result, error=None)
+    if entry.owner != seen.owner:
+        return entry
+    is_uncertain = entry.state == "uncertain"
+    if result is None:
+        state: State = "free"
+        is_allowed = is_uncertain and entry.lease_until < entry.read_at
+    else:
+        state = "done"
+        is_allowed = is_uncertain or entry.state == "free"
+    if not is_allowed:
+        return entry
+    return replace(entry.with_note(note), state=state, owner=uuid4().hex, result=result, error=None)
 
 
-def forgotten(seen: LedgerEntry, who: str, row: LedgerEntry) -> LedgerEntry:
+def forget(seen: LedgerEntry, note: str, entry: LedgerEntry) -> LedgerEntry:
     """Have a write that is done sent again."""
-    if row.owner != seen.owner or row.state != "done" or row.lease_until >= row.read_at:
-        return row
-    row = row.with_note(f"{seen.kind} {seen.result_id or ''} was {who}")
-    return replace(row, state="free", owner=uuid4().hex, result=None, error=None)
+    is_under_way = entry.lease_until >= entry.read_at
+    if entry.owner != seen.owner or entry.state != "done" or is_under_way:
+        return entry
+    noted = entry.with_note(f"{seen.kind} {seen.result_id or ''} was {note}")
+    return replace(noted, state="free", owner=uuid4().hex, result=None, error=None)
 
 
-def check_input(
-    writes: Collection[WriteAttempt],
-    known: Collection[str],
-    rows: Collection[LedgerEntry],
-    is_mapped: bool,
-    is_shared: bool,
-) -> None:
-    """Refuse input in which a new write may be an earlier one, edited, or moved from another map
-    index.
-
-    :param known: the ids of those writes that have a row already.
-    :param rows: those that this map index has sent or planned.
-    :param is_shared: other map indexes have the same ledger: a key of theirs is known.
-    :raises FsmInputError: naming both.
-    """
-    ids, is_alone = {one.planned.id for one in writes}, is_mapped and not is_shared
-    loose = [one.planned for one in writes if is_alone or not one.key_is_given]
-    new = [row for row in loose if row.id not in known]
-    sent = [row for row in rows if row.state != "free"]
-    gone = [row for row in sent if row.id not in ids]
-    if new and (gone or (sent and is_mapped)):
-        before, may_be = (
-            (gone or sent)[0],
-            "the same, edited" if gone else "one of another map index, moved",
-        )
-        raise FsmInputError(
-            f"this task has sent {before} (key '{before.key}'), and {new[0]} (key '{new[0].key}') "
-            f"is new in its input: it may be {may_be}. Restore it, or start another run, with a "
-            "key for each write; a key of a mapped task needs a database, as state_conn_id"
-        )
-
-
-def result_of(row: LedgerEntry, web_url: str | None) -> str:
-    """Return what a write has made, for the log."""
-    return ", ".join(filter(None, [f"id {row.result_id}", row.page(web_url) if web_url else None]))
+RULES = (
+    claim,
+    record_success,
+    record_refusal,
+    record_lost_response,
+    mark_conflict,
+    record_lookup,
+    settle,
+    forget,
+)
+"""All rules. The model checker of the tests tries each without each of its conditions."""

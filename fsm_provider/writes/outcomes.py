@@ -7,16 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from fsm_provider.api import errors
 from fsm_provider.api.validation import pluralize
+from fsm_provider.writes.attempt import MADE, Outcome, WriteAttempt
 
 if TYPE_CHECKING:
-    from fsm_provider.writes.ledger import LedgerEntry, WriteAttempt
-
-Outcome = Literal["created", "existing", "rejected", "uncertain", "not_created", "valid"]
-MADE: frozenset[Outcome] = frozenset({"created", "existing"})
+    from fsm_provider.writes.ledger import LedgerEntry
 
 
 class JobOutcome(TypedDict):
@@ -43,87 +41,117 @@ class JobOutcome(TypedDict):
     error: str | None
 
 
-def why_not_made(one: WriteAttempt, stop_reason: str, fsm_conn_id: str) -> errors.FsmError:
-    row = one.row
-    where = "" if row.service == one.planned.service else f" to {row.service}"
-    if row.state == "done":
+def why_not_made(write: WriteAttempt, stop_reason: str, fsm_conn_id: str) -> errors.FsmError:
+    """Return the error of a write that is not known to have been made."""
+    entry = write.entry
+    if entry.state == "done":
         return errors.FsmInputError(
-            f"key '{row.key}' is that of {row} (id {row.result_id}), which {row.by} sent{where} at "
-            f"{_sent_at(row)}. Nothing was sent now: restore the input, or use another key"
+            f"key '{entry.key}' is that of {entry} (id {entry.result_id}), which {entry.sent_by} "
+            f"sent{_to_other_service(write)} at {_sent_at(entry)}. Nothing was sent now: restore "
+            "the input, or use another key"
         )
-    if one.outcome == "uncertain":
-        return _uncertain(one, where, fsm_conn_id)
-    if one.error is not None:
-        return one.error
+    if write.outcome == "uncertain":
+        return _uncertain(write, fsm_conn_id)
+    if write.error is not None:
+        return write.error
     reason = stop_reason or "the task failed before"
-    before = f"; before that: {row.error}" if row.error and reason not in row.error else ""
+    before = ""
+    if entry.error and reason not in entry.error:
+        before = f"; before that: {entry.error}"
     return errors.FsmNotSentError(f"not sent: {reason}{before}")
 
 
-def _uncertain(one: WriteAttempt, where: str, fsm_conn_id: str) -> errors.FsmError:
-    row = one.row
-    reason = row.error or "its response was lost"
-    if row.state == "sending":
-        reason = f"it may be under way for another {row.lease_left:.0f} s"
-    if not one.is_as_sent:
-        reason += f"; that is what was sent{where} with this key: the input is another now, and was not sent"
-    method, _, path = row.what.partition(" ")
-    task = [
-        "--conn-id",
-        fsm_conn_id,
-        "--dag",
-        row.by.dag_id,
-        "--run",
-        row.by.run_id,
-        "--why",
-        "...",
-    ]
-    end = shlex.join(["--"] * row.key.startswith("-") + [row.key])
-    command = f"python -m fsm_provider ledger settle {shlex.join(task)} --job-id N {end}"
-    is_repeatable = one.error is not None and not one.error.permanent
+def _uncertain(write: WriteAttempt, fsm_conn_id: str) -> errors.FsmError:
+    entry = write.entry
+    if entry.state == "sending":
+        reason = f"it may be under way for another {entry.lease_left:.0f} s"
+    else:
+        reason = entry.error or "its response was lost"
+    if not write.matches_intent:
+        reason += (
+            f"; that is what was sent{_to_other_service(write)} with this key: the input is "
+            "another now, and was not sent"
+        )
+    is_repeatable = write.error is not None and not write.error.permanent
     kind = errors.FsmRepeatableWriteError if is_repeatable else errors.FsmUncertainWriteError
-    subject = {"key": row.key, **row.about}
-    said = getattr(one.error, "body_excerpt", "")
+    method, _, path = entry.what.partition(" ")
     error = kind(
-        method, path, f"{reason} (sent by {row.by})", _sent_at(row), subject, said, command
+        method,
+        path,
+        f"{reason} (sent by {entry.sent_by})",
+        _sent_at(entry),
+        {"key": entry.key, **entry.subject},
+        getattr(write.error, "body_excerpt", ""),
+        _settle_command(entry, fsm_conn_id),
     )
-    error.__cause__ = one.error
+    error.__cause__ = write.error
     return error
 
 
-def _sent_at(row: LedgerEntry) -> str:
-    return datetime.fromtimestamp(row.sent_at / 1000, UTC).isoformat(timespec="seconds")
+def _settle_command(entry: LedgerEntry, fsm_conn_id: str) -> str:
+    """Return what a person types once it has been looked up."""
+    task = entry.sent_by
+    options = ["--conn-id", fsm_conn_id, "--dag", task.dag_id, "--run", task.run_id, "--why", "..."]
+    key = [entry.key]
+    if entry.key.startswith("-"):
+        key = ["--", entry.key]
+    return (
+        f"python -m fsm_provider ledger settle {shlex.join(options)} --job-id N {shlex.join(key)}"
+    )
+
+
+def _to_other_service(write: WriteAttempt) -> str:
+    """Return where it was sent to, if the connection leads elsewhere now."""
+    if write.entry.service == write.intended.service:
+        return ""
+    return f" to {write.entry.service}"
+
+
+def _sent_at(entry: LedgerEntry) -> str:
+    return datetime.fromtimestamp(entry.sent_at / 1000, UTC).isoformat(timespec="seconds")
 
 
 def job_outcome(
     index: int,
-    one: WriteAttempt,
+    write: WriteAttempt,
     error: errors.FsmError | None,
     *,
     web_url: str | None,
     dry_run: bool,
 ) -> JobOutcome:
-    row, outcome = one.row, one.outcome
-    if dry_run and row.state == "free":
-        outcome, error = "valid", None
-    job_id = cast(int, row.result_id) if outcome in MADE else None
-    is_own = one.is_created or one.is_lost or not row.sent_at
+    entry = write.entry
+    outcome = write.outcome
+    if dry_run and entry.state == "free":
+        outcome = "valid"
+        error = None
+    job_id = None
+    link = None
+    if outcome in MADE:
+        job_id = cast(int, entry.result_id)
+        if web_url and job_id:
+            link = entry.page(web_url)
+    is_own = write.is_created or write.is_lost
+    is_of_another = entry.sent_at > 0 and not is_own
     return JobOutcome(
         index=index,
-        key=row.key,
-        propertyID=row.about.get("propertyID"),
-        customerReference=row.reference,
+        key=entry.key,
+        propertyID=entry.subject.get("propertyID"),
+        customerReference=entry.reference,
         outcome=outcome,
         jobID=job_id,
-        link=row.page(web_url) if web_url and job_id else None,
-        by=None if is_own else asdict(row.by),
+        link=link,
+        by=asdict(entry.sent_by) if is_of_another else None,
         error=str(error) if error else None,
     )
 
 
 def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
-    counts = Counter(one["outcome"] for one in outcomes)
-    parts = [f"{counts.pop('created', 0)} created"]  # shown even if 0
-    parts += [f"{number} {one.replace('_', ' ')}" for one, number in counts.items()]
-    stopped = f" (nothing more was sent: {stop_reason})" if stop_reason else ""
-    return f"{pluralize(len(outcomes), 'job')}: {', '.join(parts)}{stopped}"
+    """Count the outcomes in words; those created are counted even if there are none."""
+    counts = Counter(outcome["outcome"] for outcome in outcomes)
+    parts = [f"{counts.pop('created', 0)} created"]
+    for outcome, number in counts.items():
+        parts.append(f"{number} {outcome.replace('_', ' ')}")
+    summary = f"{pluralize(len(outcomes), 'job')}: {', '.join(parts)}"
+    if stop_reason:
+        return f"{summary} (nothing more was sent: {stop_reason})"
+    return summary

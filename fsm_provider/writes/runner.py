@@ -1,32 +1,30 @@
-"""Send writes, each once: the one loop of all operators that write.
-
-The calling thread alone touches the ledger; other threads do nothing but send. What has ended is
-recorded before anything is looked up or claimed. Only what the ledger returns as claimed is sent.
-"""
+"""Send writes, each once: the one loop of all operators that write."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from fsm_provider.api import errors
 from fsm_provider.api.errors import FsmError, FsmNotSentError, FsmUncertainWriteError
-from fsm_provider.api.request import TimeLimit, clocks
+from fsm_provider.api.models import Record
+from fsm_provider.api.request import ApiRequest, TimeLimit, clocks
 from fsm_provider.api.retry import RetryState
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
-from fsm_provider.writes.ledger import Change, LedgerEntry, WriteAttempt, result_of
-from fsm_provider.writes.outcomes import MADE, why_not_made
+from fsm_provider.writes.attempt import MADE, WriteAttempt, check_input
+from fsm_provider.writes.ledger import Change, Ledger, LedgerEntry, result_of
+from fsm_provider.writes.outcomes import why_not_made
 
 if TYPE_CHECKING:
     from fsm_provider.hooks.fsm import FsmHook
@@ -38,26 +36,44 @@ LEASE_TIMEOUTS = 4  # and at least so many timeouts of the connection
 LOOK_INTERVAL = 0.5  # seconds between two looks at what others are sending
 GATHER_SECONDS = 0.002  # after a request ends, so that those that end with it share its transaction
 MAX_LOST_IN_A_ROW = 20  # lost responses, after which the service counts as down
+MILLISECONDS_PER_HOUR = 3_600_000
 TRANSIENT = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
 
 
+class Sender(Protocol):
+    """Sends requests for the runner, each once: the client, or what does more around that."""
+
+    def send(
+        self, request: ApiRequest, *, headers: Mapping[str, str], limit: TimeLimit
+    ) -> Record | Any:
+        """Send a request with further headers; return a record or JSON values. In any thread."""
+
+
 @dataclass(eq=False)
 class Runner:
-    """Sends writes through a ledger.
+    """Sends the writes of one attempt of a task through a ledger, each once.
 
-    :param by: the task that runs.
-    :param send: sends a write once, with headers; returns the response.
-    :param find: looks up what is uncertain, once no request of it can be on its way; returns its
-        id.
+    An operator makes a runner and calls :meth:`load` and then :meth:`run`, in the task's thread.
+    That thread alone touches the ledger; the threads of a pool do nothing but send. A write waits
+    in ``_ready`` until the task's thread has claimed it, in one transaction with others; only what
+    the ledger returns as claimed is given to the pool, and stays in ``_in_flight`` until its
+    request has ended. What has ended goes to ``_to_record``, and is recorded by the next
+    transaction, before anything else is looked up or claimed. Its entry then says what is next: to
+    be sent again, or to wait in ``_blocked`` while another task, or a request that was lost, may
+    still write it; otherwise its end is logged. Airflow's signal handler may call :meth:`stop` at
+    any moment: then nothing more is sent. Whatever ends the loop, what is in flight is awaited and
+    recorded first. The operator reads the outcomes of the writes once :meth:`run` has returned or
+    raised.
+
+    :param task: the task that runs.
     :param create_uncertain: send again what was uncertain when the attempt began.
     """
 
-    ledger: rules.Ledger
-    by: Task
+    ledger: Ledger
+    task: Task
     hook: FsmHook
-    send: Callable[[WriteAttempt, dict[str, str], TimeLimit], Any]
-    find: Callable[[WriteAttempt], int | str | None] | None = None
+    sender: Sender
     concurrency: int = 1
     create_uncertain: bool = False
     writes: dict[str, WriteAttempt] = field(init=False, default_factory=dict)
@@ -66,28 +82,32 @@ class Runner:
     def __post_init__(self) -> None:
         self._client = self.hook.client
         self._lease = max(MIN_LEASE, LEASE_TIMEOUTS * self._client.settings.timeout)
-        self._id, self._numbers = uuid4().hex, count()
-        self._waiting: deque[WriteAttempt] = deque()
-        self._resting: list[WriteAttempt] = []
-        self._flying: dict[Future[Any], tuple[WriteAttempt, LedgerEntry]] = {}
+        self._id = uuid4().hex
+        self._claim_numbers = count()
+        self._ready: deque[WriteAttempt] = deque()
+        self._blocked: list[WriteAttempt] = []
+        self._in_flight: dict[Future[Any], tuple[WriteAttempt, LedgerEntry]] = {}
         self._to_record: dict[str, Change] = {}
-        self._resume_at = 0.0
-        self._slot_at: float | None = None  # reserved, and not used yet
+        self._paused_until = 0.0
+        self._reserved_at: float | None = None  # by max_requests_per_second, and not used yet
         self._lost_in_a_row = 0
 
     def load(self, writes: Collection[WriteAttempt]) -> None:
-        """Read what is known of writes; refuse input in which a new one may be an earlier one,
-        edited.
+        """Read what is known of the writes.
+
+        :raises FsmInputError: if a new one may be an earlier one, edited or moved.
         """
-        self.writes = {one.planned.id: one for one in writes}
+        self.writes = {write.intended.id: write for write in writes}
         known = self.ledger.load(self.writes)
-        for row_id, one in self.writes.items():
-            one.row = known.get(row_id, one.planned)
-            one.attempts = RetryState(self._client.settings.max_retries)
-            one.may_resend = self.create_uncertain and one.row.state in ("uncertain", "sending")
+        for entry_id, write in self.writes.items():
+            write.entry = known.get(entry_id, write.intended)
+            write.retries = RetryState(self._client.settings.max_retries)
+            was_open = write.entry.state in ("uncertain", "sending")
+            write.resend_allowed = self.create_uncertain and was_open
         if len(known) < len(self.writes):
-            rows = self.ledger.rows_of_task(self.by).values()
-            rules.check_input(writes, known, rows, self.by.map_index >= 0, self.ledger.is_shared)
+            entries = self.ledger.entries_of_task(self.task).values()
+            is_mapped = self.task.map_index >= 0
+            check_input(writes, known, entries, is_mapped, self.ledger.is_shared)
 
     def run(self) -> None:
         """Send what is missing; return once nothing is in flight and all is recorded.
@@ -95,269 +115,370 @@ class Runner:
         :raises Exception: what the ledger raises. What was in flight then is awaited, recorded or
             logged.
         """
-        rows = self.ledger.plan([one.row for one in self.writes.values() if one.row is one.planned])
-        for row_id, one in self.writes.items():
-            one.row = rows.get(row_id, one.row)
-            self._route(one)
+        self._plan()
         with ThreadPoolExecutor(self.concurrency, thread_name_prefix="fsm-write") as pool:
             try:
-                while True:
-                    self._look_again()
-                    self._claim_next(pool)
-                    if not self._flying and (
-                        self.stop_reason or not (self._waiting or self._resting)
-                    ):
-                        break
-                    self._await_ends()
+                self._send_all(pool)
             except BaseException as error:
                 self.stop(f"the attempt failed: {type(error).__name__}")
                 raise
             finally:
-                for future in wait(self._flying).done:
-                    with suppress(BaseException):  # the first defect is raised
-                        self._take_end(*self._flying.pop(future), future)
+                wait(self._in_flight)
+                while self._in_flight:
+                    with suppress(BaseException):  # the first defect is raised already
+                        self._take_ended()
                 self._record_and_claim({})
-        # Others may have sent what this attempt has not.
-        rows = self.ledger.load(
-            [row_id for row_id, one in self.writes.items() if one.row.state != "done"]
-        )
-        for row_id, one in self.writes.items():
-            one.row = rows.get(row_id, one.row)
-            self.hook.metrics.incr("writes", outcome=one.outcome)
+        self._read_final_entries()
 
     def stop(self, reason: str) -> None:
-        """Send nothing more; what is in flight is finished and recorded. A signal handler may call
-        it.
+        """Send nothing more; what is in flight is finished and recorded.
+
+        A signal handler may call it. The first reason counts.
         """
         self.stop_reason = self.stop_reason or reason
 
-    def error_of(self, one: WriteAttempt) -> FsmError | None:
+    def error_of(self, write: WriteAttempt) -> FsmError | None:
         """Return why a write is not known to have been made; None if it is."""
-        return (
-            None
-            if one.outcome in MADE
-            else why_not_made(one, self.stop_reason, self.hook.fsm_conn_id)
-        )
+        if write.outcome in MADE:
+            return None
+        return why_not_made(write, self.stop_reason, self.hook.fsm_conn_id)
 
-    def _route(self, one: WriteAttempt) -> None:
-        """Put a write where its row says: to be sent, to be looked at again, or at its end."""
-        row = one.row
-        is_open = row.state == "uncertain" and one.is_as_sent and not one.is_over
-        if not one.is_over and (row.state == "free" or self._recognises(one)):
-            self._waiting.append(one)
-        elif not one.is_over and row.state == "sending":
-            self._rest(one, f"{row.by} is sending it")
-        elif is_open and (self.find or one.may_resend) and row.lease_left > 0:
-            self._rest(one, "its last request may still be on its way")
-        elif is_open and not self._look_up(one) and one.may_resend:
-            self._waiting.append(one)
-        elif one.outcome == "created":
-            logger.info(
-                "%s: created, %s", one.row, result_of(one.row, self._client.settings.web_url)
-            )
-        elif (error := self.error_of(one)) and len(self.writes) > 1:  # else the task fails with it
-            logger.error("%s: %s: %s", one.row, one.outcome, error)
+    # The steps of a run.
 
-    def _rest(self, one: WriteAttempt, why: str) -> None:
-        self._resting.append(one)
-        if one.awaited != why:
-            one.awaited, until = why, datetime.now(UTC) + timedelta(seconds=one.row.lease_left)
-            logger.info(
-                "%s (key '%s'): %s: waiting until %s", one.row, one.row.key, why, f"{until:%T} UTC"
-            )
+    def _plan(self) -> None:
+        """Record all writes before the first is claimed; put each where its entry says."""
+        new = [write.entry for write in self.writes.values() if write.entry is write.intended]
+        planned = self.ledger.plan(new)
+        for entry_id, write in self.writes.items():
+            write.entry = planned.get(entry_id, write.entry)
+            self._route(write)
+
+    def _send_all(self, pool: ThreadPoolExecutor) -> None:
+        while True:
+            self._look_again()
+            self._claim_next(pool)
+            has_more_to_send = bool(self._ready or self._blocked) and not self.stop_reason
+            if not self._in_flight and not has_more_to_send:
+                return
+            self._await_ends()
+
+    def _read_final_entries(self) -> None:
+        """Read again what this attempt has not sent: others may have."""
+        open_ids = [
+            entry_id for entry_id, write in self.writes.items() if write.entry.state != "done"
+        ]
+        entries = self.ledger.load(open_ids)
+        for entry_id, write in self.writes.items():
+            write.entry = entries.get(entry_id, write.entry)
+            self.hook.metrics.incr("writes", outcome=write.outcome)
+
+    # Where a write goes next.
+
+    def _route(self, write: WriteAttempt) -> None:
+        """Put a write where its entry says: to be sent, to be looked at again, or at its end."""
+        state = write.entry.state
+        if write.finished:
+            self._report(write)
+        elif state == "free" or self._is_recognised(write):
+            self._ready.append(write)
+        elif state == "sending":
+            self._block(write, f"{write.entry.sent_by} is sending it")
+        elif state == "uncertain" and write.matches_intent:
+            self._route_uncertain(write)
+        else:
+            self._report(write)
+
+    def _route_uncertain(self, write: WriteAttempt) -> None:
+        """Look it up, or have it sent again, once no request of it can be on its way."""
+        can_go_on = write.find is not None or write.resend_allowed
+        if not can_go_on:
+            self._report(write)
+            return
+        if write.entry.lease_left > 0:
+            self._block(write, "its last request may still be on its way")
+            return
+        is_absent = self._look_up(write)
+        if is_absent and write.resend_allowed:
+            self._ready.append(write)
+        else:
+            self._report(write)
+
+    def _block(self, write: WriteAttempt, why: str) -> None:
+        self._blocked.append(write)
+        if write.logged_wait == why:
+            return
+        write.logged_wait = why
+        until = datetime.now(UTC) + timedelta(seconds=write.entry.lease_left)
+        message = "%s (key '%s'): %s: waiting until %s"
+        logger.info(message, write.entry, write.entry.key, why, f"{until:%T} UTC")
+
+    def _report(self, write: WriteAttempt) -> None:
+        """Log the end of a write; a single one is the task's result or error."""
+        if write.outcome == "created":
+            result = result_of(write.entry, self._client.settings.web_url)
+            logger.info("%s: created, %s", write.entry, result)
+            return
+        error = self.error_of(write)
+        if error is not None and len(self.writes) > 1:
+            logger.error("%s: %s: %s", write.entry, write.outcome, error)
 
     def _look_again(self) -> None:
-        if not self._resting or self.stop_reason:
+        """Read the entries of what is blocked, once what has ended is recorded."""
+        if not self._blocked or self.stop_reason:
             return
         self._record_and_claim({})
-        resting, self._resting = self._resting, []
-        rows = self.ledger.load([one.row.id for one in resting])
-        for one in resting:
-            one.row = rows[one.row.id]
-            self._route(one)
+        blocked = self._blocked
+        self._blocked = []
+        entries = self.ledger.load([write.entry.id for write in blocked])
+        for write in blocked:
+            write.entry = entries[write.entry.id]
+            self._route(write)
 
-    def _look_up(self, one: WriteAttempt) -> bool:
-        """Look in the service for what is uncertain; return False only if it is not there."""
-        row = one.row
-        try:
-            found_id = self.find(one) if self.find else None
-        except Exception as error:  # noqa: BLE001 - it is the user's function
-            logger.warning("%s could not be looked up: %s: %s", row, type(error).__name__, error)
+    def _look_up(self, write: WriteAttempt) -> bool:
+        """Look in the service for what is uncertain; return whether it is known not to be there."""
+        entry = write.entry
+        if write.find is None:
             return True
+        try:
+            found_id = write.find()
+        except Exception as error:  # noqa: BLE001 - it is the user's function
+            logger.warning("%s could not be looked up: %s: %s", entry, type(error).__name__, error)
+            return False
         if found_id is None:
-            return False
-        change = partial(rules.found, row, {"id": found_id}, self.ledger.rivals_of(row))
-        one.row = self.ledger.change({row.id: change})[row.id]
-        if one.row.state == "done":
-            logger.info("%s: the look-up found %s", row, found_id)
+            return True
+        rivals = self.ledger.rivals_of(entry)
+        change = partial(rules.record_lookup, entry, {"id": found_id}, rivals)
+        write.entry = self.ledger.change({entry.id: change})[entry.id]
+        if write.entry.state == "done":
+            logger.info("%s: the look-up found %s", entry, found_id)
         else:
-            logger.warning(
-                "%s: the look-up found %s, which may be that of another write", row, found_id
-            )
-        return True
+            message = "%s: the look-up found %s, which may be that of another write"
+            logger.warning(message, entry, found_id)
+        return False
 
-    def _recognises(self, one: WriteAttempt) -> bool:
-        """Return whether the service recognises an uncertain write by its key if it is sent again."""
-        row, settings = one.row, self._client.settings
-        if row.state != "uncertain" or row.idempotency_key is None or not one.is_as_sent:
+    def _is_recognised(self, write: WriteAttempt) -> bool:
+        """Return whether the service knows an uncertain write by its key if it is sent again."""
+        entry = write.entry
+        settings = self._client.settings
+        if entry.state != "uncertain" or entry.idempotency_key is None or not write.matches_intent:
             return False
-        is_known = row.read_at - row.key_first_sent_at < settings.idempotency_hours * 3_600_000
         header = (settings.idempotency_header or "").lower()
-        return is_known and row.idempotency_header == header
+        age = entry.read_at - entry.key_first_sent_at
+        is_remembered = age < settings.idempotency_hours * MILLISECONDS_PER_HOUR
+        return is_remembered and entry.idempotency_header == header
 
-    def _claim_of(self, one: WriteAttempt) -> LedgerEntry:
-        """Return the claim of a write; its key is that of an earlier request while the service
-        knows it.
-        """
-        header = self._client.settings.idempotency_header
-        claim = replace(
-            one.planned, by=self.by, state="sending", owner=f"{self._id}-{next(self._numbers)}"
-        )
-        if not header:
-            return claim
-        if self._recognises(one):
-            return replace(
-                claim,
-                idempotency_header=one.row.idempotency_header,
-                idempotency_key=one.row.idempotency_key,
-                key_first_sent_at=one.row.key_first_sent_at,
-            )
-        return replace(claim, idempotency_header=header.lower(), idempotency_key=uuid4().hex)
+    # Claiming and sending.
 
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""
         since = clocks()  # before the transaction that claims begins
-        claims: list[tuple[WriteAttempt, LedgerEntry]] = []
-        room = self.concurrency + self.concurrency // 2 - len(self._flying)
-        while self._waiting and len(claims) < room and self._take_slot():
-            one = self._waiting.popleft()
-            claims.append((one, self._claim_of(one)))
-        changes = {
-            claim.id: partial(rules.claimed, claim, one.row, self._lease) for one, claim in claims
-        }
-        rows = self._record_and_claim(changes)
-        for one, claim in claims:
-            one.row = rows[claim.id]
-            if one.row.owner == claim.owner:
-                limit = TimeLimit(self._lease / 4, begin_within=self._lease / 2, since=since)
-                self._flying[pool.submit(self._send, one, one.row, limit)] = one, one.row
-        for one, claim in claims:  # once all are sent, as it may look something up
-            if one.row.owner != claim.owner:
-                self._route(one)
+        proposed: list[tuple[WriteAttempt, LedgerEntry]] = []
+        # Half as many again as threads: what is claimed waits for a thread, not a thread for it.
+        room = self.concurrency + self.concurrency // 2 - len(self._in_flight)
+        while self._ready and len(proposed) < room:
+            if not self._may_begin():
+                break
+            write = self._ready.popleft()
+            proposed.append((write, self._claim_for(write)))
+        changes: dict[str, Change] = {}
+        for write, claim in proposed:
+            changes[claim.id] = partial(rules.claim, claim, write.entry, self._lease)
+        entries = self._record_and_claim(changes)
+        not_claimed = []
+        for write, claim in proposed:
+            write.entry = entries[claim.id]
+            if write.entry.owner == claim.owner:
+                self._submit(pool, write, since)
+            else:
+                not_claimed.append(write)
+        for write in not_claimed:  # once all are sent, as it may look something up
+            self._route(write)
 
-    def _record_and_claim(self, claims: Mapping[str, Change]) -> dict[str, LedgerEntry]:
-        """Record what has ended, and claim, in one transaction; put what has ended where its row
-        says.
-        """
-        if not (self._to_record or claims):
-            return {}
-        try:
-            rows = self.ledger.change({**self._to_record, **claims})
-        except BaseException as error:
-            for one in map(self.writes.__getitem__, self._to_record):
-                if one.is_created:
-                    made = f"{one.row.kind} {kept(one.response).get('id', '')} (key '{one.row.key}') was made"
-                    logger.error(text := f"{made}, and cannot be recorded: settle it with that id")
-                    getattr(error, "add_detail", error.add_note)(
-                        text
-                    )  # SQLAlchemy's errors show details
-            raise
-        recorded, self._to_record = self._to_record, {}
-        for one in map(self.writes.__getitem__, recorded):
-            one.row = rows[one.row.id]
-            if one.row.state == "done":
-                self._lost_in_a_row = 0
-            elif one.row.state == "uncertain":
-                self._lost_in_a_row += one.is_lost or one.is_created
-                if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
-                    self.stop(
-                        f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down"
-                    )
-            self._route(one)
-        return rows
+    def _claim_for(self, write: WriteAttempt) -> LedgerEntry:
+        """Return the claim of a write; its key is that of an earlier request, if that is known."""
+        claim = replace(
+            write.intended,
+            sent_by=self.task,
+            state="sending",
+            owner=f"{self._id}-{next(self._claim_numbers)}",
+        )
+        header = self._client.settings.idempotency_header
+        if not header:
+            return claim
+        if self._is_recognised(write):
+            return replace(
+                claim,
+                idempotency_header=write.entry.idempotency_header,
+                idempotency_key=write.entry.idempotency_key,
+                key_first_sent_at=write.entry.key_first_sent_at,
+            )
+        return replace(claim, idempotency_header=header.lower(), idempotency_key=uuid4().hex)
 
-    def _take_slot(self) -> bool:
-        """Return whether pauses and the throttle let another request begin now."""
-        if self.stop_reason or (now := time.monotonic()) < self._resume_at:
-            return False
-        if self._slot_at is None:
-            self._slot_at = now + self._client.reserve()
-        if now < self._slot_at:
-            return False
-        self._slot_at = None
-        return True
+    def _submit(
+        self, pool: ThreadPoolExecutor, write: WriteAttempt, since: tuple[float, float]
+    ) -> None:
+        """Give a claimed write to the pool; it begins in the first half of its lease, or never."""
+        limit = TimeLimit(self._lease / 4, begin_within=self._lease / 2, since=since)
+        claimed = write.entry
+        future = pool.submit(self._send, write.request, claimed, limit)
+        self._in_flight[future] = (write, claimed)
 
-    def _send(self, one: WriteAttempt, claim: LedgerEntry, limit: TimeLimit) -> Any:
+    def _send(self, request: ApiRequest, claimed: LedgerEntry, limit: TimeLimit) -> Any:
+        """Send one request; return its response as JSON values. In a thread of the pool."""
         if self.stop_reason:
             raise FsmNotSentError(f"not sent: {self.stop_reason}")
+        headers = {}
+        if claimed.idempotency_header and claimed.idempotency_key:
+            headers[claimed.idempotency_header] = claimed.idempotency_key
         try:
-            headers: dict[str, str] = {}
-            if claim.idempotency_header and claim.idempotency_key:
-                headers[claim.idempotency_header] = claim.idempotency_key
-            return self.send(one, headers, limit)
+            response = self.sender.send(request, headers=headers, limit=limit)
         except errors.FsmUnauthorisedError as error:  # before another thread sends
             self.stop(f"every further request would fail with: {error}")
             raise
+        return response.as_json() if isinstance(response, Record) else response
 
-    def _await_ends(self) -> None:
-        """Wait until a request ends, or it is time to look again."""
-        pause = max(self._resume_at, self._slot_at or 0.0) - time.monotonic()
-        seconds = min(LOOK_INTERVAL, pause) if pause > 0 else LOOK_INTERVAL
-        wait(self._flying, seconds, FIRST_COMPLETED)
-        time.sleep(GATHER_SECONDS if self._flying else seconds)
-        for future in wait(self._flying, 0).done:
-            self._take_end(*self._flying.pop(future), future)
-
-    def _take_end(self, one: WriteAttempt, claim: LedgerEntry, future: Future[Any]) -> None:
-        """Take the end of a request; it is recorded next."""
+    def _record_and_claim(self, claims: Mapping[str, Change]) -> dict[str, LedgerEntry]:
+        """Record what has ended, and claim, in one transaction; route what has ended."""
+        if not self._to_record and not claims:
+            return {}
+        recorded = [self.writes[entry_id] for entry_id in self._to_record]
         try:
-            one.response = future.result()
-            change = partial(rules.succeeded, claim, kept(one.response))
-            one.error, one.is_created, one.is_over = None, True, True
-        except FsmError as error:
-            one.error = error
-            if error.may_have_written:
-                change = partial(rules.response_lost, claim, storable_text(error))
-                one.is_lost, one.may_resend = True, False
-                if claim.idempotency_key and isinstance(error, FsmUncertainWriteError):
-                    one.error = errors.FsmRepeatableWriteError(**vars(error))
-                    one.is_over = not self._pause_for_retry(one, one.error)
-            else:
-                change = partial(rules.came_to_nothing, claim, storable_text(error))
-                one.is_over = not (
-                    isinstance(error, TRANSIENT) and self._pause_for_retry(one, error)
-                )
-                if one.is_over and isinstance(error, TRANSIENT):
-                    self.stop(f"every further request would fail with: {error}")
+            entries = self.ledger.change({**self._to_record, **claims})
         except BaseException as error:
-            change = partial(
-                rules.response_lost, claim, f"the request ended in {type(error).__name__}"
-            )
+            self._report_unrecorded(recorded, error)
             raise
-        finally:
-            self._to_record[claim.id] = change
+        self._to_record = {}
+        for write in recorded:
+            write.entry = entries[write.entry.id]
+            self._count_lost(write)
+            self._route(write)
+        return entries
 
-    def _pause_for_retry(self, one: WriteAttempt, error: FsmError) -> bool:
+    def _report_unrecorded(self, writes: Iterable[WriteAttempt], error: BaseException) -> None:
+        """Say in the log and in the error what was made, and stands in no ledger."""
+        # SQLAlchemy's errors show details, and no notes.
+        add_detail = getattr(error, "add_detail", error.add_note)
+        for write in writes:
+            if write.is_created:
+                made_id = stored_result(write.response).get("id", "")
+                made = f"{write.entry.kind} {made_id} (key '{write.entry.key}') was made"
+                text = f"{made}, and cannot be recorded: settle it with that id"
+                logger.error(text)
+                add_detail(text)
+
+    def _count_lost(self, write: WriteAttempt) -> None:
+        """Stop after many responses in a row that were lost, or whose id is that of another."""
+        if write.entry.state == "done":
+            self._lost_in_a_row = 0
+            return
+        was_sent = write.is_lost or write.is_created
+        if write.entry.state != "uncertain" or not was_sent:
+            return
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
+            self.stop(f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down")
+
+    # Pauses.
+
+    def _may_begin(self) -> bool:
+        """Return whether pauses and the throttle let another request begin now."""
+        now = time.monotonic()
+        if self.stop_reason or now < self._paused_until:
+            return False
+        if self._reserved_at is None:
+            self._reserved_at = now + self._client.reserve()
+        if now < self._reserved_at:
+            return False
+        self._reserved_at = None
+        return True
+
+    def _pause_for_retry(self, write: WriteAttempt, error: FsmError) -> bool:
         """Begin nothing for a while; return False if the policy allows no further attempt."""
         try:
-            delay = one.attempts.delay_after(error)
+            delay = write.retries.delay_after(error)
         except FsmError:
             return False
         self._client.count_retry(delay)
-        self._resume_at = max(self._resume_at, time.monotonic() + delay)
+        self._paused_until = max(self._paused_until, time.monotonic() + delay)
         return True
 
+    def _await_ends(self) -> None:
+        """Wait until a request ends, or it is time to look again."""
+        next_start = max(self._paused_until, self._reserved_at or 0.0)
+        seconds = LOOK_INTERVAL
+        seconds_to_start = next_start - time.monotonic()
+        if 0 < seconds_to_start < LOOK_INTERVAL:
+            seconds = seconds_to_start
+        wait(self._in_flight, seconds, FIRST_COMPLETED)
+        time.sleep(GATHER_SECONDS if self._in_flight else seconds)
+        self._take_ended()
 
-def kept(response: Any) -> dict[str, Any]:
-    """Return what a row keeps of a response: its id and its times, and no other text."""
+    # What a request has come to.
+
+    def _take_ended(self) -> None:
+        """Take the ends of all requests that have ended; they are recorded next."""
+        for future in wait(self._in_flight, 0).done:
+            write, claimed = self._in_flight.pop(future)
+            self._take_end(write, claimed, future)
+
+    def _take_end(self, write: WriteAttempt, claimed: LedgerEntry, future: Future[Any]) -> None:
+        try:
+            response = future.result()
+        except FsmError as error:
+            self._to_record[claimed.id] = self._take_error(write, claimed, error)
+        except BaseException as error:
+            text = f"the request ended in {type(error).__name__}"
+            self._to_record[claimed.id] = partial(rules.record_lost_response, claimed, text)
+            raise
+        else:
+            write.response = response
+            write.error = None
+            write.is_created = True
+            write.finished = True
+            result = stored_result(response)
+            self._to_record[claimed.id] = partial(rules.record_success, claimed, result)
+
+    def _take_error(self, write: WriteAttempt, claimed: LedgerEntry, error: FsmError) -> Change:
+        """Decide whether a write is sent again after an error; return what to record."""
+        write.error = error
+        if error.may_have_written:
+            return self._take_lost_response(write, claimed, error)
+        if isinstance(error, TRANSIENT):
+            write.finished = not self._pause_for_retry(write, error)
+            if write.finished:
+                self.stop(f"every further request would fail with: {error}")
+        else:
+            write.finished = True
+        return partial(rules.record_refusal, claimed, storable_text(error))
+
+    def _take_lost_response(
+        self, write: WriteAttempt, claimed: LedgerEntry, error: FsmError
+    ) -> Change:
+        write.is_lost = True
+        write.resend_allowed = False  # never twice in one attempt
+        has_key = claimed.idempotency_key is not None
+        if has_key and isinstance(error, FsmUncertainWriteError):
+            # The service recognises it: it may be sent again, whatever became of it.
+            repeatable = errors.FsmRepeatableWriteError(**vars(error))
+            write.error = repeatable
+            write.finished = not self._pause_for_retry(write, repeatable)
+        return partial(rules.record_lost_response, claimed, storable_text(error))
+
+
+def stored_result(response: Any) -> dict[str, Any]:
+    """Return what an entry keeps of a response: its id and its times, and no other text."""
+    if not isinstance(response, dict):
+        return {}
     result: dict[str, Any] = {}
-    given = response if isinstance(response, dict) else {}
-    if isinstance(identifier := given.get("id"), int | str):
-        result["id"] = identifier if isinstance(identifier, int) else identifier[:64]
+    identifier = response.get("id")
+    if isinstance(identifier, int):
+        result["id"] = identifier
+    elif isinstance(identifier, str):
+        result["id"] = identifier[:64]
     for name in ("createdOnDateTime", "lastUpdatedOnDateTime"):
         with suppress(KeyError, TypeError, ValueError):
-            datetime.fromisoformat(given[name])
-            result[name] = given[name]
+            datetime.fromisoformat(response[name])
+            result[name] = response[name]
     return result
 
 
@@ -365,4 +486,6 @@ def storable_text(error: FsmError) -> str:
     """Return an error's text without what the service said, which may name people."""
     if isinstance(error, FsmUncertainWriteError):
         return error.reason
-    return str(replace(error, body_excerpt="") if isinstance(error, errors.FsmApiError) else error)
+    if isinstance(error, errors.FsmApiError):
+        return str(replace(error, body_excerpt=""))
+    return str(error)

@@ -1,7 +1,8 @@
 """The ledger in a SQL database: one table, whose constraints keep two tasks from sending one write.
 
-A change locks its rows, applies the rules of :mod:`fsm_provider.writes.ledger` to them as they are now, and
-writes them, in one transaction. The primary key allows a key one row, the other constraint a job.
+A change locks its rows, applies the rules of :mod:`fsm_provider.writes.ledger` to the entries as
+they are now, and writes them, in one transaction. The primary key allows a key one row, the other
+constraint a job.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import astuple
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
@@ -22,19 +24,17 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.database import in_transaction, now
 from fsm_provider.state.schema import LEDGER, TASKS
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, belongs_to_another
+from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, mark_conflict
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.sql.elements import ColumnElement
 
 MAX_TEXT = 2_000  # characters that are stored of a text; what is compared or unique is a digest
+MAX_RESULT_ID = 64  # characters
+MAX_BIGINT_DIGITS = 19
 MILLISECONDS_PER_DAY = 86_400_000
 ROWS_PER_QUERY = 500
-
-TASK = ("airflow", "dag_id", "run_id", "task_id")
-TEXTS = ("key", "service", "what", "property_id", "reference", *TASK, "error", "note")
-"""Columns of text that somebody else has written."""
 
 _UPDATE = LEDGER.update().where(
     LEDGER.c.scope == sa.bindparam("its_scope"), LEDGER.c.id == sa.bindparam("its_id")
@@ -42,13 +42,18 @@ _UPDATE = LEDGER.update().where(
 
 
 def scope_of(task: Task, service: str, *, by_key: bool) -> str:
-    """Return the scope in which a key is written once: a service, or a task of a run with all map indexes."""
+    """Return the scope in which a key is written once.
+
+    It is a service, or a task of a run with all its map indexes.
+    """
     if by_key:
         return f"keys-{digest_for(service, DIGITS - 5)}"
     return digest_for([task.airflow, task.dag_id, task.run_id, task.task_id])
 
 
 class SqlLedger:
+    """The ledger of one scope. It holds no state: each method is a transaction of its own."""
+
     is_shared = True
 
     def __init__(self, engine: Engine, scope: str) -> None:
@@ -56,190 +61,251 @@ class SqlLedger:
         self._scope = scope
 
     def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
-        """Return rows as they are now, by id; a lease that is over counts as uncertain."""
         wanted = sorted(ids)
-        rows: dict[str, LedgerEntry] = {}
+        entries: dict[str, LedgerEntry] = {}
         for start in range(0, len(wanted), ROWS_PER_QUERY):
-            rows |= self._read(LEDGER.c.id.in_(wanted[start : start + ROWS_PER_QUERY]))
-        return rows
+            part = wanted[start : start + ROWS_PER_QUERY]
+            entries.update(self._read(LEDGER.c.id.in_(part)))
+        return entries
 
-    def rows_of_task(self, task: Task) -> dict[str, LedgerEntry]:
+    def entries_of_task(self, task: Task) -> dict[str, LedgerEntry]:
         return self._read(LEDGER.c.task_digest == task_digest(task))
 
-    def plan(self, rows: Collection[LedgerEntry]) -> dict[str, LedgerEntry]:
-        """Add the rows that are missing; return all."""
-        by_id = {row.id: row for row in rows}
-        if not by_id:
-            return {}
-        values = [self._values(by_id[row_id]) for row_id in sorted(by_id)]
-        try:
-            in_transaction(
-                self._engine, lambda connection: connection.execute(LEDGER.insert(), values)
-            )
-        except IntegrityError:  # another task has just planned some of them
-            known = self.load(by_id)
-            if not known:
-                raise
-            missing = [row for row_id, row in by_id.items() if row_id not in known]
-            return known | self.plan(missing)
-        return by_id
+    def plan(self, entries: Collection[LedgerEntry]) -> dict[str, LedgerEntry]:
+        missing = {entry.id: entry for entry in entries}
+        planned: dict[str, LedgerEntry] = {}
+        while missing:
+            try:
+                in_transaction(self._engine, partial(self._insert, entries=missing))
+            except IntegrityError:  # another task has just planned some of them
+                theirs = self.load(missing)
+                if not theirs:
+                    raise
+                planned.update(theirs)
+                for entry_id in theirs:
+                    del missing[entry_id]
+            else:
+                planned.update(missing)
+                break
+        return planned
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
-        """Apply changes by id; return the rows as they are afterwards.
+        """Apply changes, by id; return the entries as they are then.
 
-        That is one transaction, or one for each row if the id of a job is that of another row already.
+        It is one transaction, or one for each entry if the id of a job is that of another already.
         """
         try:
             return in_transaction(self._engine, partial(self._change, changes=changes))
-        except IntegrityError:  # a job's id is that of another row
+        except IntegrityError:  # a job's id is that of another entry
             pass
-        if len(changes) == 1:
-            [(row_id, change)] = changes.items()
-            return self._change_to_shared_job(row_id, change)
-        rows: dict[str, LedgerEntry] = {}
-        for row_id in sorted(changes):
-            rows |= self.change({row_id: changes[row_id]})
-        return rows
+        entries: dict[str, LedgerEntry] = {}
+        for entry_id in sorted(changes):
+            entries.update(self._change_or_mark(entry_id, changes[entry_id]))
+        return entries
 
-    def _change_to_shared_job(self, row_id: str, change: Change) -> dict[str, LedgerEntry]:
-        """Record that the job which a change records is that of another row as well."""
-        row = self.load([row_id])[row_id]
-        after = change(row)
-        holder = sa.select(LEDGER.c.key).where(
-            _is_of(row.service), LEDGER.c.job_digest == digest_for(after.result_id)
-        )
-        with self._engine.connect() as connection:
-            key = connection.execute(holder).scalar()
-        shared = {row_id: partial(belongs_to_another, after, _unescaped(key) or "")}
-        return in_transaction(self._engine, partial(self._change, changes=shared))
-
-    def rivals_of(self, row: LedgerEntry) -> list[str]:
-        """Return the keys of other writes that may have made what a look-up for a row finds."""
+    def rivals_of(self, entry: LedgerEntry) -> list[str]:
         query = sa.select(LEDGER.c.scope, LEDGER.c.id, LEDGER.c.key).where(
-            _is_of(row.service),
+            _is_of(entry.service),
             LEDGER.c.state.in_(("sending", "uncertain")),
-            LEDGER.c.lookup_digest == row.lookup_digest,
+            LEDGER.c.lookup_digest == entry.lookup_digest,
         )
-        found = in_transaction(self._engine, lambda connection: connection.execute(query).all())
-        return [key for scope, row_id, key in found if (scope, row_id) != (self._scope, row.id)]
+        rows = in_transaction(self._engine, lambda connection: connection.execute(query).all())
+        keys = []
+        for scope, row_id, key in rows:
+            is_itself = scope == self._scope and row_id == entry.id
+            if not is_itself:
+                keys.append(key)
+        return keys
+
+    def _insert(self, connection: Connection, entries: Mapping[str, LedgerEntry]) -> None:
+        rows = [self._row_of(entries[entry_id]) for entry_id in sorted(entries)]
+        connection.execute(LEDGER.insert(), rows)
 
     def _change(
         self, connection: Connection, changes: Mapping[str, Change]
     ) -> dict[str, LedgerEntry]:
-        query = (
-            self._select(LEDGER.c.id.in_(sorted(changes))).order_by(LEDGER.c.id).with_for_update()
-        )
-        rows: dict[str, LedgerEntry] = {}
+        query = self._select(LEDGER.c.id.in_(sorted(changes))).order_by(LEDGER.c.id)
+        entries: dict[str, LedgerEntry] = {}
         changed = []
-        for stored in connection.execute(query).mappings().all():
-            before = row_from(stored)
+        for row in connection.execute(query.with_for_update()).mappings().all():
+            before = entry_from(row)
             after = changes[before.id](before)
-            rows[before.id] = after
+            entries[before.id] = after
             if after is not before:
-                values = self._values(after)
-                values["its_scope"] = values.pop("scope")
-                values["its_id"] = values.pop("id")
-                changed.append(values)
-        if len(rows) < len(changes):
+                changed.append(self._parameters_of(after))
+        if len(entries) < len(changes):
             raise FsmInputError(
                 f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone"
             )
         if changed:
             connection.execute(_UPDATE, changed)
-        return rows
+        return entries
+
+    def _change_or_mark(self, entry_id: str, change: Change) -> dict[str, LedgerEntry]:
+        """Apply one change, or record that the job in it is that of another entry as well."""
+        try:
+            return in_transaction(self._engine, partial(self._change, changes={entry_id: change}))
+        except IntegrityError:
+            pass
+        entry = self.load([entry_id])[entry_id]
+        after = change(entry)
+        holder = sa.select(LEDGER.c.key).where(
+            _is_of(entry.service), LEDGER.c.job_digest == digest_for(after.result_id)
+        )
+        with self._engine.connect() as connection:
+            key = connection.execute(holder).scalar()
+        mark = partial(mark_conflict, after, _unescaped(key) or "")
+        return in_transaction(self._engine, partial(self._change, changes={entry_id: mark}))
 
     def _read(self, condition: ColumnElement[bool]) -> dict[str, LedgerEntry]:
         query = self._select(condition)
-        found = in_transaction(
+        rows = in_transaction(
             self._engine, lambda connection: connection.execute(query).mappings().all()
         )
-        return {stored["id"]: row_from(stored) for stored in found}
+        entries = [entry_from(row) for row in rows]
+        return {entry.id: entry for entry in entries}
 
     def _select(self, condition: ColumnElement[bool]) -> Any:
-        return sa.select(LEDGER, now().label("now")).where(LEDGER.c.scope == self._scope, condition)
+        return _select_entries().where(LEDGER.c.scope == self._scope, condition)
 
-    def _values(self, row: LedgerEntry) -> dict[str, Any]:
-        """Return the columns of a row."""
-        values = {**vars(row), **vars(row.by)}
-        del values["by"], values["read_at"]
-        for name in TEXTS:
-            values[name] = _escaped(values[name])
-        values["scope"] = self._scope
-        values["service_digest"] = _service_digest(row.service)
-        values["task_digest"] = task_digest(row.by)
-        values["lookup_digest"] = row.lookup_digest
-        values["reference_digest"] = digest_for(row.reference)
-        values["result"] = None if row.result is None else json.dumps(row.result)
-        values["result_id"] = None
-        values["job_digest"] = None
-        if row.result_id is not None:
-            values["result_id"] = _escaped(str(row.result_id))[:64]
-            if row.kind == "job" and row.state == "done":
-                values["job_digest"] = digest_for(row.result_id)
-        return values
+    def _row_of(self, entry: LedgerEntry) -> dict[str, Any]:
+        """Return the columns of an entry, in the order of the table."""
+        task = entry.sent_by
+        result = None
+        result_id = None
+        job_digest = None
+        if entry.result is not None:
+            result = json.dumps(entry.result)
+        if entry.result_id is not None:
+            result_id = _escaped(str(entry.result_id))[:MAX_RESULT_ID]
+            if entry.kind == "job" and entry.state == "done":
+                job_digest = digest_for(entry.result_id)
+        return {
+            "scope": self._scope,
+            "id": entry.id,
+            "key": _escaped(entry.key),
+            "service": _escaped(entry.service),
+            "service_digest": _service_digest(entry.service),
+            "digest": entry.digest,
+            "kind": entry.kind,
+            "what": _escaped(entry.what),
+            "property_id": _escaped(entry.property_id),
+            "reference": _escaped(entry.reference),
+            "reference_digest": digest_for(entry.reference),
+            "lookup_digest": entry.lookup_digest,
+            "airflow": _escaped(task.airflow),
+            "dag_id": _escaped(task.dag_id),
+            "run_id": _escaped(task.run_id),
+            "task_id": _escaped(task.task_id),
+            "map_index": task.map_index,
+            "task_digest": task_digest(task),
+            "state": entry.state,
+            "owner": entry.owner,
+            "sent_at": entry.sent_at,
+            "lease_until": entry.lease_until,
+            "was_uncertain": entry.was_uncertain,
+            "idempotency_header": entry.idempotency_header,
+            "idempotency_key": entry.idempotency_key,
+            "key_first_sent_at": entry.key_first_sent_at,
+            "result": result,
+            "result_id": result_id,
+            "job_digest": job_digest,
+            "error": _escaped(entry.error),
+            "note": _escaped(entry.note),
+        }
+
+    def _parameters_of(self, entry: LedgerEntry) -> dict[str, Any]:
+        """Return the parameters of an update: the columns, of which the key selects the row."""
+        row = self._row_of(entry)
+        row["its_scope"] = row.pop("scope")
+        row["its_id"] = row.pop("id")
+        return row
 
 
 class SqlLedgers:
+    """All ledgers of one service in a database."""
+
     def __init__(self, engine: Engine, service: str) -> None:
         self._engine = engine
-        self._mine = _is_of(service)
+        self._is_ours = _is_of(service)
 
-    def rows(
+    def entries(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[SqlLedger, LedgerEntry]]:
-        """Return rows as they were sent, each with its ledger; ``text``: a key, reference or job's id."""
-        query = sa.select(LEDGER, now().label("now")).where(self._mine)
-        if text is not None:
-            query = sa.select(LEDGER, now().label("now")).where(self._is_named(text))
+        condition = self._is_ours if text is None else self._is_named(text)
+        query = _select_entries().where(condition)
         if states:
             query = query.where(LEDGER.c.state.in_(states))
         query = query.order_by(LEDGER.c.sent_at.desc()).limit(latest)
         with self._engine.connect() as connection:
-            found = connection.execute(query).mappings().all()
+            latest_first = connection.execute(query).mappings().all()
         return [
-            (SqlLedger(self._engine, stored["scope"]), row_from(stored))
-            for stored in reversed(found)
+            (SqlLedger(self._engine, row["scope"]), entry_from(row))
+            for row in reversed(latest_first)
         ]
 
     def _is_named(self, text: str) -> ColumnElement[bool]:
-        is_number = text.isdecimal() and len(text) < 20
+        is_number = text.isdecimal() and len(text) <= MAX_BIGINT_DIGITS
         job_id = int(text) if is_number else text
         # An index for each, which SQLite would not find for the service and any of them.
         return sa.or_(
-            self._mine & (LEDGER.c.id == digest_for(text)),
-            self._mine & (LEDGER.c.reference_digest == digest_for(text)),
-            self._mine & (LEDGER.c.job_digest == digest_for(job_id)),
+            self._is_ours & (LEDGER.c.id == digest_for(text)),
+            self._is_ours & (LEDGER.c.reference_digest == digest_for(text)),
+            self._is_ours & (LEDGER.c.job_digest == digest_for(job_id)),
         )
 
-    def days(self, first: int) -> Counter[tuple[int, str]]:
-        """Return how many rows were sent on a day, and are in a state; days are numbered from 1970."""
-        day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
-        query = sa.select(day, LEDGER.c.state, sa.func.count()).group_by(day, LEDGER.c.state)
-        query = query.where(self._mine, LEDGER.c.sent_at >= first * MILLISECONDS_PER_DAY)
+    def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
+        begin_of_day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
+        query = (
+            sa.select(begin_of_day, LEDGER.c.state, sa.func.count())
+            .where(self._is_ours, LEDGER.c.sent_at >= first * MILLISECONDS_PER_DAY)
+            .group_by(begin_of_day, LEDGER.c.state)
+        )
         counts: Counter[tuple[int, str]] = Counter()
         with self._engine.connect() as connection:
             for begin, state, count in connection.execute(query):
-                counts[int(begin) // MILLISECONDS_PER_DAY, state] = count
+                day = int(begin) // MILLISECONDS_PER_DAY
+                counts[day, state] = count
         return counts
 
 
-def row_from(stored: Mapping[Any, Any]) -> LedgerEntry:
-    values = dict(stored)
-    for name in TEXTS:
-        values[name] = _unescaped(values[name])
-    if values["result"]:
-        values["result"] = json.loads(values["result"])
-    values["read_at"] = values["now"]
-    values["by"] = Task(**{name: values[name] for name in (*TASK, "map_index")})
-    return as_read(LedgerEntry(**{name: values[name] for name in LedgerEntry.__dataclass_fields__}))
+def _select_entries() -> Any:
+    return sa.select(LEDGER, now().label("now"))
 
 
-_service_digest = lru_cache(digest_for)
-
-
-@lru_cache(maxsize=1_000)
-def task_digest(task: Task) -> str:
-    return digest_for([*vars(task).values()])
+def entry_from(row: Mapping[Any, Any]) -> LedgerEntry:
+    """Return the entry of a row that was read with the time ``now``."""
+    task = Task(
+        dag_id=_unescaped(row["dag_id"]),
+        run_id=_unescaped(row["run_id"]),
+        task_id=_unescaped(row["task_id"]),
+        map_index=row["map_index"],
+        airflow=_unescaped(row["airflow"]),
+    )
+    entry = LedgerEntry(
+        id=row["id"],
+        key=_unescaped(row["key"]),
+        service=_unescaped(row["service"]),
+        digest=row["digest"],
+        kind=row["kind"],
+        what=_unescaped(row["what"]),
+        sent_by=task,
+        property_id=_unescaped(row["property_id"]),
+        reference=_unescaped(row["reference"]),
+        state=row["state"],
+        owner=row["owner"],
+        sent_at=row["sent_at"],
+        lease_until=row["lease_until"],
+        was_uncertain=row["was_uncertain"],
+        idempotency_header=row["idempotency_header"],
+        idempotency_key=row["idempotency_key"],
+        key_first_sent_at=row["key_first_sent_at"],
+        result=json.loads(row["result"]) if row["result"] else None,
+        error=_unescaped(row["error"]),
+        note=_unescaped(row["note"]),
+        read_at=row["now"],
+    )
+    return as_read(entry)
 
 
 def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
@@ -247,23 +313,31 @@ def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
     query = sa.select(TASKS.c.service, TASKS.c.ledger_id).where(
         TASKS.c.task_digest == task_digest(task)
     )
-    row = {
+    new = {
         "task_digest": task_digest(task),
         "service": _escaped(service),
         "ledger_id": uuid4().hex,
     }
 
-    def work(connection: Connection) -> dict[str, str]:
-        known = connection.execute(query).mappings().first()
-        if known is None:
-            connection.execute(TASKS.insert(), row)
-        found = known or row
-        return {"service": str(_unescaped(found["service"])), "id": found["ledger_id"]}
+    def read_or_insert(connection: Connection) -> dict[str, str]:
+        row: Mapping[Any, Any] | None = connection.execute(query).mappings().first()
+        if row is None:
+            connection.execute(TASKS.insert(), new)
+            row = new
+        return {"service": str(_unescaped(row["service"])), "id": row["ledger_id"]}
 
     try:
-        return in_transaction(engine, work)
+        return in_transaction(engine, read_or_insert)
     except IntegrityError:  # another attempt has just done so
-        return in_transaction(engine, work)
+        return in_transaction(engine, read_or_insert)
+
+
+_service_digest = lru_cache(digest_for)
+
+
+@lru_cache(maxsize=1_000)
+def task_digest(task: Task) -> str:
+    return digest_for(astuple(task))
 
 
 def _is_of(service: str) -> ColumnElement[bool]:

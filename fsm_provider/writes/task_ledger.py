@@ -1,4 +1,4 @@
-"""The ledger in the task state store of Airflow 3.3: the rows of one task instance, in pages.
+"""The ledger in the task state store of Airflow 3.3: the entries of one task instance, in pages.
 
 Airflow refuses what a replaced attempt stores, so nobody else writes here: what an earlier attempt
 was sending is uncertain.
@@ -9,31 +9,44 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
-from itertools import groupby
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, LedgerEntry, belongs_to_another
+from fsm_provider.writes.ledger import Change, LedgerEntry, mark_conflict
 
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE as NEVER_EXPIRE
 except ImportError:  # before Airflow 3.3, which has no such store
     NEVER_EXPIRE = None  # type: ignore[assignment]
 
-PAGE_ROWS = 64
-"""Rows under one key of the store: recording a row stores its whole page."""
+PAGE_ENTRIES = 64
+"""Entries under one key of the store: recording an entry stores its whole page."""
 PAGE = "fsm_writes_"
 """The prefix of the keys of pages, which are numbered from 0."""
+PAGE_FORMAT = 1
+"""Of a page: ``{"version": 1, "entries": {id: {field: value}}}``, without fields that are empty."""
+NEWER_PAGE = (
+    "task_state_store: the ledger of {task} was written by a newer version of airflow-provider-fsm "
+    "(format {version}): install that version again, or start another run"
+)
+SECONDS_PER_DAY = 86_400
+
+_STORED_FIELDS = tuple(
+    field.name for field in fields(LedgerEntry) if field.name not in ("sent_by", "read_at")
+)
+_REQUIRED_TEXTS = ("key", "service", "digest", "kind", "what")
 
 
 class TaskLedger:
-    """The rows of one task instance, all of which are read at once; its methods are those of
-    ``SqlLedger``.
+    """The entries of one task instance, indexed in memory: a store can only be asked for a page.
+
+    They are read once, when the ledger is opened. Each change goes to the memory first, and then
+    to the store, with the page that it is in. It is used in one thread.
 
     :param store: ``context["task_state_store"]``; None: nothing is recorded, outside of a task.
     """
@@ -42,101 +55,158 @@ class TaskLedger:
 
     def __init__(self, store: Any, task: Task) -> None:
         self._store = store
-        self._rows: dict[str, LedgerEntry] = {}
-        self._pages: list[dict[str, Any]] = []
+        self._entries: dict[str, LedgerEntry] = {}
+        self._pages: list[dict[str, Any]] = []  # what is stored of each entry, by id
         self._page_of: dict[str, int] = {}
-        self._jobs: dict[Any, str] = {}
-        while store is not None and (page := store.get(f"{PAGE}{len(self._pages)}")) is not None:
-            self._page_of |= dict.fromkeys(page, len(self._pages))
-            self._pages.append(page)
-            for stored in page.values():
-                row = LedgerEntry(**stored, by=task)
-                if row.state == "sending":
-                    row = replace(row, state="uncertain", error="no response was recorded")
-                self._put(row)
+        self._holder_of_job: dict[Any, str] = {}
+        for page in self._stored_pages(task):
+            number = len(self._pages)
+            self._pages.append({})
+            for entry_id, stored in page.items():
+                entry = entry_from(entry_id, stored, task)
+                if entry.state == "sending":
+                    entry = replace(entry, state="uncertain", error="no response was recorded")
+                self._page_of[entry_id] = number
+                self._put(entry)
 
     def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         now = int(time.time() * 1000)
-        return {one: replace(self._rows[one], read_at=now) for one in ids if one in self._rows}
+        entries = {}
+        for entry_id in ids:
+            if entry_id in self._entries:
+                entries[entry_id] = replace(self._entries[entry_id], read_at=now)
+        return entries
 
-    def rows_of_task(self, task: Task) -> dict[str, LedgerEntry]:
-        return self._rows
+    def entries_of_task(self, task: Task) -> dict[str, LedgerEntry]:
+        return self._entries
 
-    def plan(self, rows: Iterable[LedgerEntry]) -> dict[str, LedgerEntry]:
-        by_id = {row.id: row for row in rows}
-        missing = [one for one in by_id if one not in self._rows]
-        for one in missing:
-            if not self._pages or len(self._pages[-1]) >= PAGE_ROWS:
+    def plan(self, entries: Iterable[LedgerEntry]) -> dict[str, LedgerEntry]:
+        ids = []
+        new_ids = []
+        for entry in entries:
+            ids.append(entry.id)
+            if entry.id in self._entries:
+                continue
+            if not self._pages or len(self._pages[-1]) >= PAGE_ENTRIES:
                 self._pages.append({})
-            self._page_of[one] = len(self._pages) - 1
-            self._put(by_id[one])
-        self._write(missing)
-        return self.load(by_id)
+            self._page_of[entry.id] = len(self._pages) - 1
+            self._put(entry)
+            new_ids.append(entry.id)
+        self._write(new_ids)
+        return self.load(ids)
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
-        changed = []
-        for one, row in self.load(changes).items():
-            after = changes[one](row)
+        changed_ids = []
+        for entry_id, before in self.load(changes).items():
+            after = changes[entry_id](before)
             if after.kind == "job" and after.state == "done" and after.result_id is not None:
-                other = self._jobs.get(after.result_id, one)
-                if other != one:
-                    after = belongs_to_another(after, self._rows[other].key, row)
-            if after is not row:
+                holder_id = self._holder_of_job.get(after.result_id, entry_id)
+                if holder_id != entry_id:
+                    after = mark_conflict(after, self._entries[holder_id].key, before)
+            if after is not before:
                 self._put(after)
-                changed.append(one)
-        self._write(changed)
+                changed_ids.append(entry_id)
+        self._write(changed_ids)
         return self.load(changes)
 
-    def rivals_of(self, row: LedgerEntry) -> list[str]:
-        others = [
-            one
-            for one in self._rows.values()
-            if one.lookup_digest == row.lookup_digest and one.id != row.id
-        ]
-        return [one.key for one in others if one.state in ("sending", "uncertain")]
+    def rivals_of(self, entry: LedgerEntry) -> list[str]:
+        digest = entry.lookup_digest
+        keys = []
+        for other in self._entries.values():
+            is_open = other.state in ("sending", "uncertain")
+            if is_open and other.id != entry.id and other.lookup_digest == digest:
+                keys.append(other.key)
+        return keys
 
-    def _put(self, row: LedgerEntry) -> None:
-        stored = {
-            name: value
-            for name, value in vars(row).items()
-            if value and name not in ("by", "read_at")
-        }
-        self._rows[row.id] = row
-        self._pages[self._page_of[row.id]][row.id] = stored
-        if row.kind == "job" and row.state == "done":
-            self._jobs[row.result_id] = row.id
+    def _stored_pages(self, task: Task) -> Iterator[dict[str, Any]]:
+        """Read the pages, the first that is missing being the end."""
+        number = 0
+        while self._store is not None:
+            page = self._store.get(f"{PAGE}{number}")
+            if page is None:
+                return
+            version = page.get("version")
+            if not isinstance(version, int) or version > PAGE_FORMAT:
+                raise FsmInputError(NEWER_PAGE.format(task=task, version=version))
+            yield page["entries"]
+            number += 1
+
+    def _put(self, entry: LedgerEntry) -> None:
+        stored = {}
+        for name in _STORED_FIELDS:
+            value = getattr(entry, name)
+            if value:
+                stored[name] = value
+        self._entries[entry.id] = entry
+        self._pages[self._page_of[entry.id]][entry.id] = stored
+        if entry.kind == "job" and entry.state == "done":
+            self._holder_of_job[entry.result_id] = entry.id
 
     def _write(self, ids: Iterable[str]) -> None:
-        for number in sorted(
-            {self._page_of[one] for one in ids}
-        ):  # a missing page would hide those after it
-            if self._store is not None:
-                self._store.set(f"{PAGE}{number}", self._pages[number], retention=NEVER_EXPIRE)
+        """Store the pages of entries, in order: a missing page would hide those after it."""
+        if self._store is None:
+            return
+        for number in sorted({self._page_of[entry_id] for entry_id in ids}):
+            page = {"version": PAGE_FORMAT, "entries": self._pages[number]}
+            self._store.set(f"{PAGE}{number}", page, retention=NEVER_EXPIRE)
+
+
+def entry_from(entry_id: str, stored: Mapping[str, Any], task: Task) -> LedgerEntry:
+    """Return an entry as it is stored, by whatever version of the package.
+
+    A field that this version does not know is ignored, and one that is missing has its default.
+    """
+    values: dict[str, Any] = dict.fromkeys(_REQUIRED_TEXTS, "")
+    for name in _STORED_FIELDS:
+        if name in stored:
+            values[name] = stored[name]
+    values["id"] = entry_id
+    return LedgerEntry(**values, sent_by=task)
+
+
+class _StoredPage(NamedTuple):
+    """A page in Airflow's database: the id of its row, and its text, as it was read."""
+
+    row_id: int
+    text: str
 
 
 class IdleTaskStore:
-    """The task state store of a task instance that is not at work, in Airflow's own database."""
+    """The task state store of a task instance that is not at work, in Airflow's own database.
 
-    def __init__(self, task: Task, pages: Mapping[str, tuple[int, str]]) -> None:
-        self._task, self._pages = task, pages
+    :param pages: by key.
+    """
+
+    def __init__(self, task: Task, pages: Mapping[str, _StoredPage]) -> None:
+        self._task = task
+        self._pages = pages
 
     def get(self, key: str) -> Any:
-        return json.loads(self._pages[key][1]) if key in self._pages else None
+        if key not in self._pages:
+            return None
+        return json.loads(self._pages[key].text)
 
     def set(self, key: str, value: Any, *, retention: Any) -> None:
-        """Store a page, unless its task may be at work, or the page has changed since it was read."""
+        """Store a page, unless its task may be at work, or the page has changed meanwhile."""
         from airflow.models import TaskInstance
         from airflow.models.task_state_store import TaskStateStoreModel
         from airflow.utils.session import create_session
         from airflow.utils.state import State
         from sqlalchemy import select, update
 
-        page, text = self._pages[key]
-        of_task = {name: one for name, one in vars(self._task).items() if name != "airflow"}
-        as_read = (TaskStateStoreModel.id == page) & (TaskStateStoreModel.value == text)
-        change = update(TaskStateStoreModel).where(as_read).values(value=json.dumps(value))
+        page = self._pages[key]
+        state_of_task = select(TaskInstance.state).filter_by(
+            dag_id=self._task.dag_id,
+            run_id=self._task.run_id,
+            task_id=self._task.task_id,
+            map_index=self._task.map_index,
+        )
+        is_as_read = (TaskStateStoreModel.id == page.row_id) & (
+            TaskStateStoreModel.value == page.text
+        )
+        change = update(TaskStateStoreModel).where(is_as_read).values(value=json.dumps(value))
         with create_session() as session:
-            state = session.scalar(select(TaskInstance.state).filter_by(**of_task))
+            state = session.scalar(state_of_task)
             if state is not None and state in State.unfinished:
                 raise FsmRefusedError(f"its task is {state}: wait until it has ended")
             changed: Any = session.execute(change)
@@ -144,8 +214,31 @@ class IdleTaskStore:
                 raise FsmRefusedError("the ledger has changed meanwhile: look again")
 
 
+@dataclass
+class _TaskPages:
+    """The pages of one task instance in Airflow's database."""
+
+    pages: dict[str, _StoredPage]
+    stored_at: list[float]  # seconds since 1970, of each
+
+    def may_hold(self, words: Collection[str]) -> bool:
+        """Return whether the text of a page has one of the words; if there are none, it may.
+
+        To parse 600 full pages takes 0.35 s, and to search their text 11 ms; the page in Airflow's
+        menu does so at each view.
+        """
+        if not words:
+            return True
+        texts = [page.text for page in self.pages.values()]
+        return any(word in text for word in words for text in texts)
+
+
 class AirflowLedgers:
-    """The ledgers of a service in Airflow's own database, or in so many of its ``newest`` entries."""
+    """The ledgers of a service in Airflow's own database, or in so many of its ``newest`` entries.
+
+    All pages are read at once, as text; those of a task are parsed where they may hold what is
+    asked for.
+    """
 
     def __init__(self, service: str, newest: int | None) -> None:
         if conf.get("workers", "state_store_backend", fallback=""):
@@ -158,43 +251,61 @@ class AirflowLedgers:
         from airflow.utils.session import create_session
         from sqlalchemy import func, select
 
-        of_task = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
-        query = select(*of_task, Stored.key, Stored.id, Stored.value, Stored.updated_at).order_by(
-            *of_task
+        task_columns = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
+        query = (
+            select(*task_columns, Stored.key, Stored.id, Stored.value, Stored.updated_at)
+            .where(Stored.key.startswith(PAGE, autoescape=True))
+            .order_by(*task_columns)
         )
-        query = query.where(Stored.key.startswith(PAGE, autoescape=True))
-        of_service = f'"service": {json.dumps(service)}'
+        self._tasks: dict[Task, _TaskPages] = {}
         with create_session() as session:
-            if (
-                newest is not None
-            ):  # and the other pages of their runs: those of a task are read together
-                is_new = Stored.id > (session.scalar(select(func.max(Stored.id))) or 0) - newest
+            if newest is not None:
+                # And the other pages of their runs: those of a task are read together.
+                last_id = session.scalar(select(func.max(Stored.id))) or 0
+                is_new = Stored.id > last_id - newest
                 query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
-            self._pages = [one for one in session.execute(query) if of_service in one.value]
+            for row in session.execute(query):
+                self._add(service, row)
 
-    def rows(
+    def _add(self, service: str, row: Any) -> None:
+        if _field_text("service", service) not in row.value:
+            return
+        task = Task(row.dag_id, row.run_id, row.task_id, row.map_index)
+        of_task = self._tasks.setdefault(task, _TaskPages({}, []))
+        of_task.pages[row.key] = _StoredPage(row.id, row.value)
+        of_task.stored_at.append(row.updated_at.timestamp())
+
+    def entries(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[TaskLedger, LedgerEntry]]:
-        words = (
-            [json.dumps(text), f'"id": {text}'] if text else [f'"state": "{one}"' for one in states]
-        )
+        words = [_field_text("state", state) for state in states]
+        if text:
+            words = [json.dumps(text), f'"id": {text}']
         found: list[tuple[TaskLedger, LedgerEntry]] = []
-        for task, some in groupby(self._pages, key=lambda one: Task(*one[:4])):
-            pages = {one.key: (one.id, one.value) for one in some}
-            if words and not any(word in value for word in words for _, value in pages.values()):
-                continue  # to parse them takes much longer
-            ledger = TaskLedger(IdleTaskStore(task, pages), task)
-            for row in ledger.rows_of_task(task).values():
-                is_named = not text or text in (row.key, row.reference, str(row.result_id or ""))
-                if is_named and (not states or row.state in states):
-                    found.append((ledger, row))
-        return sorted(found, key=lambda one: one[1].sent_at)[-(latest or 0) :]
+        for task, of_task in self._tasks.items():
+            if not of_task.may_hold(words):
+                continue
+            ledger = TaskLedger(IdleTaskStore(task, of_task.pages), task)
+            for entry in ledger.entries_of_task(task).values():
+                names = (entry.key, entry.reference, str(entry.result_id or ""))
+                is_named = not text or text in names
+                is_in_state = not states or entry.state in states
+                if is_named and is_in_state:
+                    found.append((ledger, entry))
+        found.sort(key=lambda ledger_and_entry: ledger_and_entry[1].sent_at)
+        return found if latest is None else found[-latest:]
 
-    def days(self, first: int) -> Counter[tuple[int, str]]:
+    def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
         """Count as ``SqlLedgers`` does, but by the day on which a page was stored."""
         counts: Counter[tuple[int, str]] = Counter()
-        for one in self._pages:
-            for state in ("done", "sending", "uncertain"):
-                day = int(one.updated_at.timestamp()) // 86_400
-                counts[day, state] += one.value.count(f'"state": "{state}"')
+        for of_task in self._tasks.values():
+            for page, stored_at in zip(of_task.pages.values(), of_task.stored_at, strict=True):
+                day = int(stored_at) // SECONDS_PER_DAY
+                for state in ("done", "sending", "uncertain"):
+                    counts[day, state] += page.text.count(_field_text("state", state))
         return counts
+
+
+def _field_text(name: str, value: str) -> str:
+    """Return a field as it stands in the text of a page."""
+    return f"{json.dumps(name)}: {json.dumps(value)}"

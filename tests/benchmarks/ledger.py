@@ -66,10 +66,11 @@ def _seconds_to_find(count: int) -> float:
     from sqlalchemy import select
 
     from fsm_provider.api.digests import digest_for
+    from fsm_provider.api.request import ApiRequest
     from fsm_provider.state.database import open_database
     from fsm_provider.state.schema import LEDGER
     from fsm_provider.state.task import Task
-    from fsm_provider.writes.ledger import planned
+    from fsm_provider.writes.ledger import new_entry
     from fsm_provider.writes.sql_ledger import SqlLedger
 
     service = "https://many.example"
@@ -77,11 +78,12 @@ def _seconds_to_find(count: int) -> float:
     of_service = digest_for(service)
     engine = open_database("ledger")
     ledger = SqlLedger(engine, "scope")
-    rows = []
+    entries = []
     for number in range(count):
-        row = planned(task, service, "POST /", number, f"PO-{number}", "job")
-        rows.append(replace(row, state="done", result={"id": number}))
-    ledger.plan(rows)
+        request = ApiRequest("POST", "/", body=str(number).encode())
+        entry = new_entry(task, service, request, f"PO-{number}", "job")
+        entries.append(replace(entry, state="done", result={"id": number}))
+    ledger.plan(entries)
     taken: list[float] = []
     for number in random.Random(count).sample(range(count), _LOOK_UPS):
         start = time.perf_counter()

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy
 
 from fsm_provider.state.schema import LEDGER
-from fsm_provider.writes.sql_ledger import row_from
+from fsm_provider.writes.sql_ledger import entry_from
 from fsm_provider.writes.task_ledger import PAGE
 
 _attempts = count(1)
@@ -44,7 +44,11 @@ class MemoryStateStore:
         pages = [
             json.loads(page) for name, page in list(self.kept.items()) if name.startswith(PAGE)
         ]
-        return {row["key"]: {"state": "free", **row} for page in pages for row in page.values()}
+        return {
+            row["key"]: {"state": "free", **row}
+            for page in pages
+            for row in page["entries"].values()
+        }
 
 
 class DatabaseStore:
@@ -70,7 +74,7 @@ class DatabaseStore:
             return {}
         with self.engine.connect() as connection:
             query = sqlalchemy.select(LEDGER, sqlalchemy.literal(0).label("now"))
-            found = [row_from(one) for one in connection.execute(query).mappings()]
+            found = [entry_from(one) for one in connection.execute(query).mappings()]
         return {row.key: vars(row) for row in found}
 
     def refuse(self, statement: str) -> None:

@@ -22,6 +22,7 @@ from fsm_provider.api import AssetDynamicField, Form, Job, Webhook
 from fsm_provider.api.forms import FORM_FILTERS, for_xcom
 from fsm_provider.api.models import Usage, wire_name
 from fsm_provider.api.payloads import JOB_FIELDS
+from fsm_provider.api.request import ApiRequest
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import JobOutcome
 from fsm_provider.plugins.webhooks.settings import ReceiverSettings, WebhookEndpoint
@@ -30,7 +31,7 @@ from fsm_provider.state.database import METADATA
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.state.task import Task
 from fsm_provider.testing import FakeFieldService
-from fsm_provider.writes.ledger import planned
+from fsm_provider.writes.ledger import new_entry
 from fsm_provider.writes.sql_ledger import SqlLedger, scope_of
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
@@ -86,8 +87,9 @@ def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_ru
             ("s", "open", "uncertain"),
             (by_key, "kept", "done"),
         ]:
-            row = replace(planned(task, service, "POST /x", 1, key), state=state, sent_at=1)
-            values = SqlLedger(engine, scope)._values(row)
+            entry = new_entry(task, service, ApiRequest("POST", "/x"), key)
+            sent = replace(entry, state=state, sent_at=1)
+            values = SqlLedger(engine, scope)._row_of(sent)
             connection.execute(LEDGER.insert().values(values))
         before = connection.exec_driver_sql(export).mappings().all()
         connection.exec_driver_sql(delete)

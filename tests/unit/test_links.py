@@ -2,7 +2,8 @@
 
 import pytest
 
-from fsm_provider.links import job_page_url, job_url
+from fsm_provider.api.settings import job_page_url
+from fsm_provider.links import job_url
 from tests.capabilities import ASSETS, PAGE
 from tests.unit.writes.operators import write_job
 

@@ -190,10 +190,10 @@ def read_ledger(
     found: list[LedgerEntry] = []
     try:
         with ledger_desk.open_ledgers(conn_id, NEWEST) as ledgers:
-            uncertain = [entry for _, entry in ledgers.rows(UNCERTAIN, latest=MAX_ROWS)]
+            uncertain = [entry for _, entry in ledgers.entries(UNCERTAIN, latest=MAX_ROWS)]
             if q:
-                found = [entry for _, entry in ledgers.rows(text=q, latest=MAX_ROWS)]
-            counts = ledgers.days(min(days))
+                found = [entry for _, entry in ledgers.entries(text=q, latest=MAX_ROWS)]
+            counts = ledgers.counts_by_day(min(days))
     except FsmNoLedgerError as error:
         logger.info("The page: %s", error)
         return LedgerSection(absent_at=error.place)
@@ -222,8 +222,8 @@ def dag_of(entry: LedgerEntry) -> str | None:
     This Airflow does not know who may see that.
     """
     our_name = conf.get("fsm", "airflow_name", fallback="")
-    if entry.by.airflow in ("", our_name):
-        return entry.by.dag_id
+    if entry.sent_by.airflow in ("", our_name):
+        return entry.sent_by.dag_id
     return None
 
 

@@ -47,7 +47,7 @@ class DeadlyStore:
     def set(self, key, value, *, retention=None):
         states = set()
         if key.startswith(PAGE):
-            states = {row.get("state") for row in value.values()}
+            states = {entry.get("state") for entry in value["entries"].values()}
         self._die_if("before", states)
         self._store.set(key, value, retention=retention)
         self._die_if("after", states)

@@ -1,7 +1,7 @@
 """A model checker of the rules by which a write is sent once: every order of what may happen,
 breadth first.
 
-Rows, their changes and guards, what an attempt does next and says at its end are those of the
+Entries, their changes and guards, what an attempt does next and says at its end are those of the
 package. Of the model are the service, transactions, kills, people and time: a step is a transaction
 or an event, and a lease runs or is over. ``fence`` is what is assumed of the world: after the lease
 of its claim nothing is sent, nor carried out by the service.
@@ -10,19 +10,23 @@ of its claim nothing is sent, nor carried out by the service.
 import logging
 import re
 from collections import deque, namedtuple
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import patch
 
 from fsm_provider.api import errors
+from fsm_provider.api.request import ApiRequest
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger, runner
-from fsm_provider.writes.outcomes import MADE
+from fsm_provider.writes.attempt import MADE, WriteAttempt
 
 LOG = logging.getLogger("nobody reads it")
 LOG.disabled = True
 TASK = Task("d", "r", "t")
+MAX_STATES = 40_000
+"""More than any scenario has; attempts that go on for ever have no end of them."""
 NOW, LEASE = 1, 0.001  # a lease is until 2; when it is over, until 0
 ERRORS = {
     "400": errors.FsmBadRequestError(400, "POST", "/"),
@@ -82,6 +86,8 @@ SCENARIOS = {  # attempts: content, key (0), ways out of uncertain
         "by_hand": True,
         "crash": False,
     },
+    "impatient": {"attempts": "x, x create", "patient": False},
+    "two headers, impatient": {"attempts": "x token, x other create", "patient": False},
     "two keys, find": {"attempts": "x, x1, x1 find"},
     "two keys, both find": {"attempts": "x, x1, x1 find, x find", "crash": False},
 }
@@ -90,15 +96,15 @@ SCENARIOS = {  # attempts: content, key (0), ways out of uncertain
 # uncertain
 Attempt = namedtuple(
     "Attempt",
-    "at row may_resend is_lost is_over answer made tries allowance",
+    "at entry may_resend is_lost is_over answer made tries allowance",
     defaults=("new", 0, False, False, False, "", "", 0, False),
 )
 Request = namedtuple("Request", "p number key digest token")
 Job = namedtuple("Job", "id key digest token")
-Look = namedtuple("Look", "key row command job")
-# rows: numbers of Model.table, 0 is none; allowed: further jobs, as it was uncertain; told: ids
+Look = namedtuple("Look", "key entry command job")
+# entries: numbers of Model.table, 0 is none; allowed: further jobs, as it was uncertain; told: ids
 # recorded
-State = namedtuple("State", "rows attempts jobs persons allowed requests looks told forgotten")
+State = namedtuple("State", "entries attempts jobs persons allowed requests looks told forgotten")
 
 
 def put(items, at, *new):
@@ -107,6 +113,70 @@ def put(items, at, *new):
 
 def throw(error):
     raise error.with_traceback(None)
+
+
+class OneEntry:
+    """A ledger of no more than one entry, which notes the id that a look-up would record."""
+
+    is_shared = True
+
+    def __init__(self, entries):
+        self.entries = entries
+        self.taken = ""
+
+    def load(self, ids):
+        return self.entries
+
+    def entries_of_task(self, task):
+        return {}
+
+    def rivals_of(self, entry):
+        return []
+
+    def change(self, changes):
+        for entry_id, entry in self.entries.items():
+            self.taken = changes[entry_id](entry).result_id
+        return self.entries
+
+
+class Client:
+    """What the runner asks of the client."""
+
+    def __init__(self, idempotency_header):
+        self.settings = SimpleNamespace(
+            timeout=0,
+            idempotency_header=idempotency_header,
+            idempotency_hours=20,
+            max_retries=4,
+            web_url=None,
+        )
+
+    def count_retry(self, delay):
+        pass
+
+
+class Retries:
+    """Allows an attempt so many repeats."""
+
+    def __init__(self, tries, repeats):
+        self.may_repeat = tries <= repeats
+
+    def delay_after(self, error):
+        if not self.may_repeat:
+            throw(error)
+        return 0
+
+
+class Ended:
+    """A request that has ended."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def result(self):
+        if self.answer in ERRORS:
+            throw(ERRORS[self.answer])
+        return {"id": self.answer}
 
 
 @dataclass
@@ -119,328 +189,386 @@ class Model:
     stop: bool = False
     repeats: int = 0
     by_hand: bool = False
+    patient: bool = True  # attempts wait for the end of a lease before they claim
     fence = True
 
     def __post_init__(self):
-        self.specs = [one.split() for one in self.attempts.split(", ")]
-        self.key = [int(what[1:] or 0) for what, *_ in self.specs]
-        given = [(what[0], what[1:] or "0") for what, *_ in self.specs]
-        self.rows = [
-            ledger.planned(TASK, "s", "POST /", content, key, "job") for content, key in given
-        ]
-        self.table, self.read, self.known, self.name, self.taken = [None], [None], {}, "", ""
+        self.ways = []  # out of uncertain, by attempt
+        self.key = []
+        self.intended = []
+        for spec in self.attempts.split(", "):
+            what, *ways = spec.split()
+            content = what[0]
+            key = what[1:] or "0"
+            request = ApiRequest("POST", "/", body=content.encode())
+            self.ways.append(ways)
+            self.key.append(int(key))
+            self.intended.append(ledger.new_entry(TASK, "s", request, key, "job"))
+        self.table = [None]
+        self.read = [None]
+        self.known = {}
+        self.name = ""
 
-    # What the package makes of rows; it depends on the arguments alone.
+    # What the package makes of entries; it depends on the arguments alone.
     def memo(self, make, *arguments):
-        if (key := (make.__name__, *arguments)) not in self.known:
+        key = (make.__name__, *arguments)
+        if key not in self.known:
             self.known[key] = make(*arguments)
         return self.known[key]
 
-    def number(self, row):
-        text = repr(row := replace(row, read_at=0, error=None))
+    def number(self, entry):
+        entry = replace(entry, read_at=0, error=None)
+        text = repr(entry)
         if text not in self.known:
             self.known[text] = len(self.table)
-            self.table.append(row)
-            self.read.append(ledger.as_read(replace(row, read_at=NOW)))
+            self.table.append(entry)
+            self.read.append(ledger.as_read(replace(entry, read_at=NOW)))
         return self.known[text]
 
-    def seen(self, row):
-        return self.read[row]
+    def seen(self, entry):
+        return self.read[entry]
 
-    def changed(self, change, row):
-        after = change(seen := self.seen(row))
-        return row if after is seen else self.number(after)
+    def changed(self, change, entry):
+        seen = self.seen(entry)
+        after = change(seen)
+        return entry if after is seen else self.number(after)
 
-    def pending(self, p, a, row):
-        one = ledger.WriteAttempt(self.rows[p])
-        one.attempts = SimpleNamespace(
-            delay_after=lambda error: 0 if a.tries <= self.repeats else throw(error)
-        )
-        one.row, one.may_resend, one.is_lost, one.is_over = (
-            self.seen(row),
-            a.may_resend,
-            a.is_lost,
-            a.is_over,
-        )
-        one.response, one.is_created = {"id": a.made}, bool(a.made)
-        one.error = None if a.answer == "stop" else ERRORS.get(a.answer)
-        return one
+    def pending(self, p, a, entry, hits=()):
+        """Make the write of an attempt as it is now; a look-up finds the hits."""
+        write = WriteAttempt(None, self.intended[p])
+        if "find" in self.ways[p]:
+            write.find = partial(only_one, hits)
+        write.retries = Retries(a.tries, self.repeats)
+        write.entry = self.seen(entry)
+        write.resend_allowed = a.may_resend
+        write.is_lost = a.is_lost
+        write.finished = a.is_over
+        write.response = {"id": a.made}
+        write.is_created = bool(a.made)
+        write.error = None if a.answer == "stop" else ERRORS.get(a.answer)
+        return write
 
-    def runner(self, p, row=0, hits=()):
-        def take(changes):
-            self.taken = changes[self.rows[p].id](self.seen(row)).result_id
-            return rows
-
-        ways, rows = self.specs[p][1:], {self.rows[p].id: self.seen(row)} if row else {}
-        empty = {"rows_of_task": lambda task: {}, "rivals_of": lambda row: []}
-        store = SimpleNamespace(load=lambda ids: rows, change=take, is_shared=True, **empty)
-        header = "key" if "token" in ways else None
-        settings = SimpleNamespace(
-            timeout=0, idempotency_header=header, idempotency_hours=20, max_retries=4, web_url=None
-        )
-        client = SimpleNamespace(settings=settings, count_retry=lambda delay: None)
+    def runner(self, p, entry=0):
+        entries = {self.intended[p].id: self.seen(entry)} if entry else {}
+        headers = [way for way in self.ways[p] if way in ("token", "other")]
+        client = Client(headers[0] if headers else None)
         hook = SimpleNamespace(client=client, fsm_conn_id="c")
-        found = (
-            (throw if len(hits) > 1 else lambda write: next(iter(hits), None))
-            if "find" in ways
-            else None
-        )
-        return runner.Runner(store, TASK, hook, LOG, find=found, create_uncertain="create" in ways)
+        creates = "create" in self.ways[p]
+        return runner.Runner(OneEntry(entries), TASK, hook, client, create_uncertain=creates)
 
-    def loaded(self, p, row):
-        self.runner(p, row).load([one := ledger.WriteAttempt(self.rows[p])])
-        return one.may_resend
+    def loaded(self, p, entry):
+        write = WriteAttempt(None, self.intended[p])
+        self.runner(p, entry).load([write])
+        return write.resend_allowed
 
     def sorted(self, p, a, hits):
-        self.taken, one = "", self.runner(p, a.row, hits)
-        one._route(self.pending(p, a, a.row))
-        at = (
-            "take" if self.taken else "claim" if one._waiting else "rest" if one._resting else "end"
-        )
-        return a._replace(at=at, made=self.taken or a.made)
+        by = self.runner(p, a.entry)
+        by._route(self.pending(p, a, a.entry, hits))
+        if by.ledger.taken:
+            return a._replace(at="take", made=by.ledger.taken)
+        if by._ready:
+            return a._replace(at="claim")
+        return a._replace(at="rest" if by._blocked else "end")
 
-    def claimed(self, p, a, row):
-        self.name, seen, one = f"{p}.{a.tries}", self.seen(a.row), self.pending(p, a, a.row)
-        claim = self.runner(p)._claim_of(one)
-        after = self.changed(partial(ledger.claimed, claim, seen, LEASE), row)
+    def claimed(self, p, a, entry):
+        self.name = f"{p}.{a.tries}"
+        write = self.pending(p, a, a.entry)
+        claim = self.runner(p)._claim_for(write)
+        after = self.changed(partial(ledger.claim, claim, self.seen(a.entry), LEASE), entry)
         return after, self.table[after].owner == claim.owner
 
-    def recorded(self, p, a, row, is_taken):
-        claim, one, by, seen = (
-            self.seen(a.row),
-            self.pending(p, a, a.row),
-            self.runner(p),
-            self.seen(row),
-        )
-        claim = claim if seen.owner == claim.owner else replace(claim, lease_until=0)
-        ends = {
-            "result": lambda: throw(ERRORS[a.answer]) if a.answer in ERRORS else {"id": a.answer}
-        }
-        by._take_end(one, claim, SimpleNamespace(**ends))
+    def recorded(self, p, a, entry, is_taken):
+        claim = self.seen(a.entry)
+        seen = self.seen(entry)
+        if seen.owner != claim.owner:
+            claim = replace(claim, lease_until=0)
+        by = self.runner(p)
+        write = self.pending(p, a, a.entry)
+        by._take_end(write, claim, Ended(a.answer))
         after = by._to_record[claim.id](seen)
         if is_taken and after.state == "done" and after is not seen:
-            after = ledger.belongs_to_another(after, "", seen)
+            after = ledger.mark_conflict(after, "", seen)
         a = a._replace(
-            may_resend=one.may_resend, is_lost=one.is_lost, made=a.answer if one.is_created else ""
+            may_resend=write.resend_allowed,
+            is_lost=write.is_lost,
+            is_over=write.finished or a.answer == "stop",
+            made=a.answer if write.is_created else "",
         )
-        return row if after is seen else self.number(after), a._replace(
-            is_over=one.is_over or a.answer == "stop"
-        )
+        return (entry if after is seen else self.number(after)), a
 
-    def said(self, p, a, row):
-        return self.pending(p, a, row).outcome
+    def said(self, p, a, entry):
+        return self.pending(p, a, entry).outcome
 
     # Steps: a label, and the state after it.
     def steps(self, s):
         for p, a in enumerate(s.attempts):
-            is_same = p and self.specs[p] == self.specs[p - 1]
-            if not (
-                is_same and a.at == s.attempts[p - 1].at == "new"
-            ):  # their order does not matter
-                yield from ((f"{'ABCD'[p]} {label}", t) for label, t in self.steps_of(s, p, a))
+            name = "ABCD"[p]
+            if not self.is_second_of_equals(s, p, a):
+                for label, t in self.steps_of(s, p, a):
+                    yield f"{name} {label}", t
         for i, request in enumerate(s.requests):
             yield from self.answers(s._replace(requests=put(s.requests, i)), request)
-        for k, row in enumerate(s.rows):
-            matters = row and (
-                s.persons or s.looks or self.table[row].state in ("sending", "uncertain")
-            )
-            is_flying = self.fence and any(one.key == k for one in s.requests)
-            if matters and self.table[row].lease_until and not is_flying:
-                over = self.number(replace(self.table[row], lease_until=0))
-                yield "the lease is over", s._replace(rows=put(s.rows, k, over))
-            if row and s.persons:
-                yield from self.looks(s, k, row)
+        for k, entry in enumerate(s.entries):
+            if not entry:
+                continue
+            if self.lease_may_end(s, k, entry):
+                over = self.number(replace(self.table[entry], lease_until=0))
+                yield "the lease is over", s._replace(entries=put(s.entries, k, over))
+            if s.persons:
+                yield from self.looks(s, k, entry)
         for i, look in enumerate(s.looks):
             yield f"command {look}", self.command(s._replace(looks=put(s.looks, i)), look)
 
-    def to(self, s, p, a, after=None, **changes):
-        """Change the row, and an attempt, which keeps nothing but what may matter from here on."""
-        a = a._replace(**changes)
-        if a.at in ("end", "dead"):
-            kept = {
-                "is_lost": a.is_lost,
-                "made": a.made,
-                "answer": a.answer if a.answer in ("400", "409") else "",
-            }
-            a = Attempt(a.at, **kept if a.at == "end" else {})
-        rows = s.rows if after is None else put(s.rows, self.key[p], after)
-        return s._replace(
-            rows=rows, attempts=put(s.attempts, p, a._replace(row=0) if a.at == "rest" else a)
-        )
+    def is_second_of_equals(self, s, p, a):
+        """Of equal attempts the first begins first: their order does not matter."""
+        if p == 0 or self.ways[p] != self.ways[p - 1]:
+            return False
+        is_same = self.intended[p] == self.intended[p - 1]
+        return is_same and a.at == s.attempts[p - 1].at == "new"
 
-    def sort(self, s, p, a, row):
-        """Have an attempt decide by its row; a look-up is a step of its own."""
-        a, seen = a._replace(row=row, at="sort"), self.seen(row)
-        finds = (
-            "find" in self.specs[p]
-            and not a.is_over
-            and seen.state == "uncertain"
-            and not seen.lease_left
-        )
-        return self.to(s, p, a if finds else self.memo(self.sorted, p, a, ()), row)
+    def lease_may_end(self, s, k, entry):
+        is_open = self.table[entry].state in ("sending", "uncertain")
+        matters = s.persons or s.looks or is_open
+        if not matters or not self.table[entry].lease_until:
+            return False
+        keys_in_flight = [request.key for request in s.requests]
+        return not (self.fence and k in keys_in_flight)
+
+    def to(self, s, p, a, after=None, **changes):
+        """Change the entry, and an attempt, which keeps only what may matter from here on."""
+        a = a._replace(**changes)
+        if a.at == "dead":
+            a = Attempt("dead")
+        elif a.at == "end":
+            answer = a.answer if a.answer in ("400", "409") else ""
+            a = Attempt("end", is_lost=a.is_lost, made=a.made, answer=answer)
+        elif a.at == "rest":
+            a = a._replace(entry=0)
+        entries = s.entries if after is None else put(s.entries, self.key[p], after)
+        return s._replace(entries=entries, attempts=put(s.attempts, p, a))
+
+    def sort(self, s, p, a, entry):
+        """Have an attempt decide by its entry; a look-up is a step of its own."""
+        a = a._replace(entry=entry, at="sort")
+        seen = self.seen(entry)
+        is_open = seen.state == "uncertain" and not seen.lease_left
+        if "find" in self.ways[p] and is_open and not a.is_over:
+            return self.to(s, p, a, entry)
+        return self.to(s, p, self.memo(self.sorted, p, a, ()), entry)
 
     def steps_of(self, s, p, a):
-        k, digest, row = self.key[p], self.rows[p].digest, s.rows[self.key[p]]
-        if a.at == "new" and "create" in self.specs[p]:
-            is_open = row > 0 and self.table[row].state in ("sending", "uncertain")
-            may_resend = self.memo(self.loaded, p, row)
+        entry = s.entries[self.key[p]]
+        if a.at == "new" and "create" in self.ways[p]:
+            is_open = entry > 0 and self.table[entry].state in ("sending", "uncertain")
+            may_resend = self.memo(self.loaded, p, entry)
             yield "begins", self.to(s, p, a, at="plan", may_resend=may_resend, allowance=is_open)
         elif a.at in ("new", "plan", "rest"):
-            row = row or self.number(self.rows[p])
-            yield f"reads {self.seen(row).state}", self.sort(s, p, a, row)
+            entry = entry or self.number(self.intended[p])
+            yield f"reads {self.seen(entry).state}", self.sort(s, p, a, entry)
         elif a.at == "sort":
-            hits = tuple(one.id for one in s.jobs if one.digest == digest)
+            digest = self.intended[p].digest
+            hits = tuple(job.id for job in s.jobs if job.digest == digest)
             yield f"looks up {hits}", self.to(s, p, self.memo(self.sorted, p, a, hits))
         elif a.at == "take":
-            self.name, others = f"{p}.found", [self.table[one] for one in put(s.rows, k) if one]
-            rivals = [one.key for one in others if one.state in ("sending", "uncertain")]
-            found = partial(ledger.found, self.seen(a.row), {"id": a.made}, rivals)
-            after = self.changed(found, row)
-            after = row if self.is_taken(s, k, a.made) else after
-            yield f"takes {a.made}", self.to(s, p, a, after, at="end", made="")
+            yield f"takes {a.made}", self.take(s, p, a)
         elif a.at == "claim":
-            after, is_mine = self.memo(self.claimed, p, a, row)
-            uses = is_mine and a.allowance and self.seen(row).state == "uncertain"
-            new = {"row": after, "tries": a.tries + 1, "allowance": a.allowance and not uses}
-            t = s._replace(allowed=put(s.allowed, k, s.allowed[k] + uses))
-            t = (
-                self.to(t, p, a, after, at="claimed", **new)
-                if is_mine
-                else self.sort(s, p, a, after)
-            )
-            yield "claims" if is_mine else "cannot claim", t
-        elif a.at == "claimed" and self.may_send(s, p, a):
-            request = Request(p, a.tries, k, digest, self.table[a.row].idempotency_key)
-            yield (
-                "sends",
-                self.to(s._replace(requests=(*s.requests, request)), p, a, at="flight", answer=""),
-            )
+            yield self.claim(s, p, a)
         elif a.at == "claimed":
-            yield "is too late to send", self.to(s, p, a, at="flight", answer="429")
+            yield self.send(s, p, a)
         elif a.at == "flight":
-            ends = (
-                {a.answer, "lost"} if self.lose and a.answer not in ("429", "stop") else {a.answer}
-            )
-            yield from (
-                (f"records {end}", self.record(s, p, a._replace(answer=end)))
-                for end in sorted(ends - {""})
-            )
-        if self.stop and a.at in ("rest", "claim", "claimed"):
-            ends = {"at": "flight", "answer": "stop"} if a.at == "claimed" else {"at": "end"}
-            yield "is told to stop", self.to(s, p, a, **ends)
+            yield from self.ends(s, p, a)
+        if self.stop and a.at in ("rest", "claim"):
+            yield "is told to stop", self.to(s, p, a, at="end")
+        if self.stop and a.at == "claimed":
+            yield "is told to stop", self.to(s, p, a, at="flight", answer="stop")
         if self.crash and a.at in ("claimed", "flight"):
             yield "is killed", self.to(s, p, a, at="dead")
 
+    def take(self, s, p, a):
+        """Record what a look-up has found."""
+        k = self.key[p]
+        entry = s.entries[k]
+        self.name = f"{p}.found"
+        others = [self.table[other] for other in put(s.entries, k) if other]
+        rivals = [other.key for other in others if other.state in ("sending", "uncertain")]
+        lookup = partial(ledger.record_lookup, self.seen(a.entry), {"id": a.made}, rivals)
+        after = self.changed(lookup, entry)
+        if self.is_taken(s, k, a.made):
+            after = entry
+        return self.to(s, p, a, after, at="end", made="")
+
+    def claim(self, s, p, a):
+        k = self.key[p]
+        entry = s.entries[k]
+        after, is_mine = self.memo(self.claimed, p, a, entry)
+        uses = is_mine and a.allowance and self.seen(entry).state == "uncertain"
+        t = s._replace(allowed=put(s.allowed, k, s.allowed[k] + uses))
+        if not is_mine:
+            return "cannot claim", self.sort(t, p, a, after)
+        new = {"entry": after, "tries": a.tries + 1, "allowance": a.allowance and not uses}
+        under_way = ", maybe under way" if self.seen(entry).lease_left else ""
+        label = f"claims what is {self.seen(entry).state}{under_way}"
+        return label, self.to(t, p, a, after, at="claimed", **new)
+
+    def send(self, s, p, a):
+        if not self.may_send(s, p, a):
+            return "is too late to send", self.to(s, p, a, at="flight", answer="429")
+        token = self.table[a.entry].idempotency_key
+        request = Request(p, a.tries, self.key[p], self.intended[p].digest, token)
+        t = s._replace(requests=(*s.requests, request))
+        return "sends", self.to(t, p, a, at="flight", answer="")
+
+    def ends(self, s, p, a):
+        """Record the answer to a request, or that it was lost."""
+        ends = {a.answer}
+        if self.lose and a.answer not in ("429", "stop"):
+            ends.add("lost")
+        for end in sorted(ends - {""}):
+            yield f"records {end}", self.record(s, p, a._replace(answer=end))
+
     def may_send(self, s, p, a):
-        row = self.table[s.rows[self.key[p]]]
-        return not self.fence or (row.owner == self.table[a.row].owner and row.lease_until > NOW)
+        entry = self.table[s.entries[self.key[p]]]
+        is_mine = entry.owner == self.table[a.entry].owner
+        return not self.fence or (is_mine and entry.lease_until > NOW)
 
     def is_taken(self, s, k, job):
-        return any(one and self.table[one].result_id == job for one in put(s.rows, k))
+        others = [self.table[entry] for entry in put(s.entries, k) if entry]
+        return any(other.result_id == job for other in others)
 
     def record(self, s, p, a):
         taken = self.is_taken(s, self.key[p], a.answer)
-        after, a = self.memo(self.recorded, p, a, s.rows[self.key[p]], taken)
+        after, a = self.memo(self.recorded, p, a, s.entries[self.key[p]], taken)
         return self.sort(s._replace(told=s.told | {a.made} - {""}), p, a, after)
 
     def answers(self, s, request):
-        known = [one.id for one in s.jobs if request.token and one.token == request.token]
-        job, a = Job(f"J{len(s.jobs) + 1}", *request[2:]), s.attempts[request.p]
-        for answer in (*(known or [job.id]), *self.refuse.split()):
+        """Have the service answer a request: a job of its token, or a new one, or a refusal."""
+        job = Job(f"J{len(s.jobs) + 1}", *request[2:])
+        made = [job.id]
+        if request.token:
+            known = [other.id for other in s.jobs if other.token == request.token]
+            made = known or made
+        a = s.attempts[request.p]
+        hears = a.at == "flight" and a.tries == request.number
+        for answer in (*made, *self.refuse.split()):
             t = s._replace(jobs=(*s.jobs, job)) if answer == job.id else s
-            hears = a.at == "flight" and a.tries == request.number
-            yield (
-                f"{'ABCD'[request.p]}: {answer}",
-                self.to(t, request.p, a, answer=answer) if hears else t,
-            )
+            if hears:
+                t = self.to(t, request.p, a, answer=answer)
+            yield f"{'ABCD'[request.p]}: {answer}", t
 
-    def looks(self, s, k, row):
-        """Have a person read a row, look in the service, and then command: what is refused now, he
-        leaves.
+    def looks(self, s, k, entry):
+        """Have a person read an entry, look in the service, and then command.
+
+        What is refused now, he leaves.
         """
-        seen, s = self.seen(row), s._replace(persons=s.persons - 1)
-        there = [one for one in s.jobs if one.key == k and one.id not in s.forgotten]
-        looks = [Look(k, row, "made", one.id) for one in there if one.digest == seen.digest]
-        looks += [Look(k, row, "not made", "")] if not there or seen.state == "done" else []
-        for look in (*looks, Look(k, row, "forget", "")):
-            if (t := self.command(s, look)).rows != s.rows:
-                at_once = look.command == "not made" and seen.lease_until > NOW
-                yield f"a person: {look}", t if at_once else s._replace(looks=(*s.looks, look))
+        seen = self.seen(entry)
+        s = s._replace(persons=s.persons - 1)
+        there = [job for job in s.jobs if job.key == k and job.id not in s.forgotten]
+        looks = [Look(k, entry, "made", job.id) for job in there if job.digest == seen.digest]
+        if not there or seen.state == "done":
+            looks.append(Look(k, entry, "not made", ""))
+        looks.append(Look(k, entry, "forget", ""))
+        for look in looks:
+            t = self.command(s, look)
+            if t.entries == s.entries:
+                continue
+            at_once = look.command == "not made" and seen.lease_until > NOW
+            label = f"a person: {look} of what is {seen.state}"
+            yield label, t if at_once else s._replace(looks=(*s.looks, look))
 
     def command(self, s, look):
-        k, seen, before = look.key, self.seen(look.row), self.table[s.rows[look.key]]
-        self.name, result = (
-            f"person {s.persons + len(s.looks)}",
-            {"id": look.job} if look.job else None,
-        )
-        forgets = look.command == "forget"
-        settled = partial(ledger.settled, seen, result, look.command)
-        change = partial(ledger.forgotten, seen, "") if forgets else settled
-        after = self.changed(change, s.rows[k])
-        if after == s.rows[k] or (look.job and self.is_taken(s, k, look.job)):
+        k = look.key
+        seen = self.seen(look.entry)
+        before = self.table[s.entries[k]]
+        self.name = f"person {s.persons + len(s.looks)}"
+        result = {"id": look.job} if look.job else None
+        change = partial(ledger.settle, seen, result, look.command)
+        if look.command == "forget":
+            change = partial(ledger.forget, seen, "")
+        after = self.changed(change, s.entries[k])
+        if after == s.entries[k] or (look.job and self.is_taken(s, k, look.job)):
             return s
-        gone = (
-            {before.result_id}
-            if forgets and before.result and before.result == seen.result
-            else set()
-        )
-        told, forgotten = s.told | {look.job} - {""}, s.forgotten | gone
-        return s._replace(rows=put(s.rows, k, after), told=told, forgotten=forgotten)
+        forgotten = s.forgotten
+        if look.command == "forget" and before.result and before.result == seen.result:
+            forgotten = forgotten | {before.result_id}
+        told = s.told | {look.job} - {""}
+        return s._replace(entries=put(s.entries, k, after), told=told, forgotten=forgotten)
 
     # What must never be.
     def wrong(self, s, t, label):
-        for k, after in enumerate(t.rows):
-            before, made = self.table[s.rows[k]], [one.id for one in t.jobs if one.key == k]
+        for k, after in enumerate(t.entries):
+            before = self.table[s.entries[k]]
             is_done = before and before.state == "done" and "'forget'" not in label
             if is_done and self.table[after].result != before.result:
                 yield f"DONE overwritten: {before.result_id}"
-            if len(t.jobs) > len(s.jobs) and len(made) > 1 + t.allowed[k] + len(
-                t.forgotten.intersection(made)
-            ):
+            made = [job.id for job in t.jobs if job.key == k]
+            allowed = 1 + t.allowed[k] + len(t.forgotten.intersection(made))
+            if len(t.jobs) > len(s.jobs) and len(made) > max(1, allowed):
                 yield "TWICE: a job that nobody has allowed"
-        ends = [(p, a) for p, a in enumerate(t.attempts) if a.at == "end"]
-        yield from (f"FALSE: {said}" for p, a in ends if (said := self.false(t, p, a)))
+        if len(t.requests) > len(s.requests) and self.is_early(s, t.requests[-1]):
+            yield "EARLY: two requests at once"
+        for p, a in enumerate(t.attempts):
+            if a.at == "end":
+                said = self.false(t, p, a)
+                if said:
+                    yield f"FALSE: {said}"
+
+    def is_early(self, s, new):
+        """Return whether another request may be on its way, and is not known to be the same."""
+        for request in s.requests:
+            is_recognised = new.token is not None and new.token == request.token
+            if request.key == new.key and not is_recognised:
+                return self.fence
+        return False
 
     def false(self, s, p, a):
-        """Return what an attempt says if it reads its row now, and it is not so."""
-        k, row = self.key[p], self.table[s.rows[self.key[p]]]
-        what = self.memo(self.said, p, a, s.rows[k])
-        made = [one for one in s.jobs if one.key in (k, -1) and one.id not in s.forgotten]
-        if what in MADE:
-            jobs = [
-                one for one in s.jobs if one.key in (k, -1)
-            ]  # also what a person has forgotten since
-            fits = (row.result_id, self.rows[p].digest) in [(one.id, one.digest) for one in jobs]
-            return "" if fits else f"{what} {row.result_id}"
-        if what not in ("rejected", "not_created") or row.state == "done":
+        """Return what an attempt says if it reads its entry now, and it is not so."""
+        k = self.key[p]
+        entry = self.table[s.entries[k]]
+        said = self.memo(self.said, p, a, s.entries[k])
+        jobs = [job for job in s.jobs if job.key in (k, -1)]  # also what a person has forgotten
+        if said in MADE:
+            made = [(job.id, job.digest) for job in jobs]
+            fits = (entry.result_id, self.intended[p].digest) in made
+            return "" if fits else f"{said} {entry.result_id}"
+        if said not in ("rejected", "not_created") or entry.state == "done":
             return ""
-        claims = [
-            i
-            for i, one in enumerate(s.attempts)
-            if one.at == "claimed" and self.may_send(s, i, one)
-        ]
-        is_sent = k in [one.key for one in s.requests] + [self.key[i] for i in claims]
-        is_made = k in [one.key for one in made] and not (s.allowed[k] and s.forgotten)
-        return what if is_sent or is_made else ""
+        sending = [request.key for request in s.requests]
+        for i, other in enumerate(s.attempts):
+            if other.at == "claimed" and self.may_send(s, i, other):
+                sending.append(self.key[i])
+        there = [job.key for job in jobs if job.id not in s.forgotten]
+        is_made = k in there and not (s.allowed[k] and s.forgotten)
+        return said if k in sending or is_made else ""
 
     def lost(self, s):
         """Yield what was known and is no more, where nothing moves any further."""
-        rows = [self.table[one] for one in s.rows]
-        known = {one.result_id for one in rows} | set(
-            re.findall(r"J\d+", str([one.note for one in rows]))
-        )
-        yield from (f"LOST: {one}" for one in s.told - known - s.forgotten)
+        entries = [self.table[entry] for entry in s.entries]
+        known = {entry.result_id for entry in entries}
+        for entry in entries:
+            known.update(re.findall(r"J\d+", entry.note or ""))
+        for job_id in s.told - known - s.forgotten:
+            yield f"LOST: {job_id}"
         for job in s.jobs:
-            state = rows[job.key].state if job.key >= 0 and not s.allowed[job.key] else ""
+            if job.key < 0 or s.allowed[job.key]:
+                continue
+            state = entries[job.key].state
             if state in ("free", "done") and job.id not in known | s.forgotten:
-                yield f"LOST: {job.id}, whose row is {state}"
+                yield f"LOST: {job.id}, whose entry is {state}"
 
     def check(self, first=False):
-        """Return what must not be, each with a shortest way to it, and the number of states."""
-        by_hand = (Job("J0", -1, self.rows[0].digest, None),) if self.by_hand else ()
-        none, new = (0,) * (max(self.key) + 1), (Attempt(),) * len(self.specs)
+        """Return what must not be, each with a shortest way to it, and the number of states.
+
+        ``happened`` then holds all that may happen, without the names of jobs and entries.
+        """
+        self.happened = set()
+        by_hand = (Job("J0", -1, self.intended[0].digest, None),) if self.by_hand else ()
+        none = (0,) * (max(self.key) + 1)
+        new = (Attempt(),) * len(self.intended)
         start = State(none, new, by_hand, self.persons, none, (), (), frozenset(), frozenset())
-        came, todo, found = {start: None}, deque([start]), {}
+        came = {start: None}
+        todo = deque([start])
+        found = {}
+        labels = set()
 
         def note(what, s, *last):
             steps = [*last]
@@ -450,16 +578,37 @@ class Model:
             found.setdefault(re.sub(r"J\d+", "J", what), steps[::-1])
 
         named = {"uuid4": lambda: SimpleNamespace(hex=self.name)}
-        with patch.multiple(ledger, **named), patch.multiple(runner, **named, logger=LOG):
+        with ExitStack() as stack:
+            stack.enter_context(patch.multiple(ledger, **named))
+            stack.enter_context(patch.multiple(runner, **named, logger=LOG))
+            if not self.patient:
+                stack.enter_context(patch.object(ledger.LedgerEntry, "lease_left", 0.0))
             while todo and not (first and found):
-                s, moves = todo.popleft(), False
+                s = todo.popleft()
+                if len(came) > MAX_STATES:
+                    note("ENDLESS", s)
+                    break
+                moves = False
                 for label, t in self.steps(s):
-                    moves = moves or (t != s and not re.search("person|command|killed", label))
-                    if t not in came:
-                        for what in self.wrong(s, t, label):
-                            note(what, s, label)
-                        came[t] = s, label
-                        todo.append(t)
-                for what in () if moves else self.lost(s):
-                    note(what, s)
+                    if label not in labels:
+                        labels.add(label)
+                        self.happened.add(re.sub(r"J?\d+", "", label))
+                    if t != s and not re.search("person|command|killed", label):
+                        moves = True
+                    if t in came:
+                        continue
+                    for what in self.wrong(s, t, label):
+                        note(what, s, label)
+                    came[t] = s, label
+                    todo.append(t)
+                if not moves:
+                    for what in self.lost(s):
+                        note(what, s)
         return found, len(came)
+
+
+def only_one(hits):
+    """Look a job up: one that is not the only one is not told apart."""
+    if len(hits) > 1:
+        raise ValueError(hits)
+    return hits[0] if hits else None

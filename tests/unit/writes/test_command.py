@@ -449,7 +449,9 @@ class TestInAirflow:
         assert "a request may be on its way" in run("settle", "PM-7", "--not-created", *WHY)[2]
         for words in (("settle", "PM-7", "--not-created"), ("forget", "PM-7")):
             page = store.get(f"{PAGE}0")
-            store.set(f"{PAGE}0", {key: {**row, "lease_until": 1} for key, row in page.items()})
+            for entry in page["entries"].values():
+                entry["lease_until"] = 1
+            store.set(f"{PAGE}0", page)
             assert run(*words, *WHY)[0] == 0
             create_job().execute(context_for(store, cleared=1))
         assert len(service.jobs) == 3

@@ -204,8 +204,10 @@ def let_pass(store, hours):
         return
     for name in [name for name in store.kept if name.startswith(PAGE)]:
         page = store.get(name)
-        for row in page.values():
-            row |= {one: row[one] - milliseconds for one in TIMES if one in row}
+        for entry in page["entries"].values():
+            for time in TIMES:
+                if time in entry:
+                    entry[time] -= milliseconds
         store.set(name, page)
 
 

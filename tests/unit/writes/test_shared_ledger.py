@@ -114,7 +114,7 @@ def test_the_page_counts_what_was_sent_by_day_and_state(service):
         job("PO-3").execute(run_of("another"))
 
     with open_ledgers("fsm_default") as ledgers:
-        counts = ledgers.days(earliest)
+        counts = ledgers.counts_by_day(earliest)
 
     assert {day for day, _ in counts} <= {earliest, earliest + 1}
     assert Counter(state for _, state in counts.elements()) == {"done": 2, "uncertain": 1}
@@ -384,21 +384,34 @@ def test_a_commit_whose_response_is_lost_is_recognised(service, database, monkey
     assert len(commits) <= 10
 
 
+class SenderAround:
+    """The client, and what a test does with each response, in the thread that got it."""
+
+    def __init__(self, operator, after):
+        self.operator = operator
+        self.after = after
+
+    def send(self, request, **options):
+        response = self.operator.hook.client.send(request, **options)
+        self.after(request)
+        return response
+
+
 class Slow(FsmCreateJobOperator):
     """Its thread is slow after the response has come."""
 
-    def send_write(self, *given):
-        made = super().send_write(*given)
-        self.held()
-        return made
+    def sender(self):
+        return SenderAround(self, lambda request: self.held())
 
 
 class Defective(FsmCreateJobsOperator):
-    def send_write(self, write, *given):
-        made = super().send_write(write, *given)
-        if write.row.key == "PO-1":
-            raise TypeError("a defect")
-        return made
+    def sender(self):
+        return SenderAround(self, self.fail_for_the_first)
+
+    def fail_for_the_first(self, request):
+        for write in self._runner.writes.values():
+            if write.request is request and write.entry.key == "PO-1":
+                raise TypeError("a defect")
 
 
 def test_a_defect_is_raised_once_all_that_was_sent_is_recorded(service, database):

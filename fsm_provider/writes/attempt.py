@@ -1,0 +1,115 @@
+"""A write of one attempt of a task: the request, what the ledger says, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from fsm_provider.api.errors import FsmError, FsmInputError
+
+if TYPE_CHECKING:
+    from fsm_provider.api.request import ApiRequest
+    from fsm_provider.api.retry import RetryState
+    from fsm_provider.writes.ledger import LedgerEntry
+
+Outcome = Literal["created", "existing", "rejected", "uncertain", "not_created", "valid"]
+MADE: frozenset[Outcome] = frozenset({"created", "existing"})
+
+
+@dataclass(eq=False)
+class WriteAttempt:
+    """A write, and how far this attempt of the task is with it.
+
+    An operator makes it. The runner, in the task's thread, sets all the rest; the operator reads
+    that once the runner has returned or raised.
+
+    :param request: what is sent.
+    :param intended: the entry that this attempt would send.
+    :param key_is_given: by the user; else the key is the write's place, or its content.
+    :param find: looks the write up in the service; returns its id, or None if it is not there.
+    :ivar entry: as it was read last.
+    :ivar logged_wait: what the log says that it waits for.
+    :ivar resend_allowed: it was uncertain when the attempt began, and no response to this attempt's
+        request was lost.
+    :ivar is_lost: a response to this attempt's request was.
+    :ivar finished: this attempt does nothing more about it.
+    :ivar error: why this attempt has not made it.
+    """
+
+    request: ApiRequest
+    intended: LedgerEntry
+    key_is_given: bool = False
+    find: Callable[[], int | str | None] | None = None
+    entry: LedgerEntry = field(init=False)
+    retries: RetryState = field(init=False)
+    logged_wait: str = field(init=False, default="")
+    resend_allowed: bool = field(init=False, default=False)
+    is_lost: bool = field(init=False, default=False)
+    finished: bool = field(init=False, default=False)
+    is_created: bool = field(init=False, default=False)
+    response: Any = field(init=False, default=None)
+    error: FsmError | None = field(init=False, default=None)
+
+    @property
+    def matches_intent(self) -> bool:
+        """Whether what the ledger has under its key is what this attempt would send."""
+        return self.entry.digest == self.intended.digest
+
+    @property
+    def outcome(self) -> Outcome:
+        if self.entry.state == "done":
+            if not self.matches_intent:
+                return "not_created"
+            return "created" if self.is_created else "existing"
+        may_have_worked = self.is_lost or self.is_created
+        if self.entry.state != "free" or may_have_worked:
+            return "uncertain"
+        is_rejected = self.error is not None and self.error.permanent
+        return "rejected" if is_rejected else "not_created"
+
+
+def check_input(
+    writes: Collection[WriteAttempt],
+    known: Collection[str],
+    entries: Collection[LedgerEntry],
+    is_mapped: bool,
+    is_shared: bool,
+) -> None:
+    """Refuse input in which a new write may be one that was sent: edited, or of another map index.
+
+    :param known: the ids of those writes that have an entry already.
+    :param entries: those that this map index has sent or planned.
+    :param is_shared: other map indexes have the same ledger: a key of theirs is known.
+    :raises FsmInputError: naming both.
+    """
+    ids = {write.intended.id for write in writes}
+    sent = []
+    gone = []
+    for entry in entries:
+        if entry.state != "free":
+            sent.append(entry)
+            if entry.id not in ids:
+                gone.append(entry)
+    # A key says which write it is, unless another map index may have sent it where we cannot look.
+    keys_count = is_shared or not is_mapped
+    new = []
+    for write in writes:
+        is_new = write.intended.id not in known
+        if is_new and not (write.key_is_given and keys_count):
+            new.append(write.intended)
+    if not new:
+        return
+    if gone:
+        before = gone[0]
+        suspicion = "the same, edited"
+    elif sent and is_mapped:
+        before = sent[0]
+        suspicion = "one of another map index, moved"
+    else:
+        return
+    raise FsmInputError(
+        f"this task has sent {before} (key '{before.key}'), and {new[0]} (key '{new[0].key}') "
+        f"is new in its input: it may be {suspicion}. Restore it, or start another run, with a "
+        "key for each write; a key of a mapped task needs a database, as state_conn_id"
+    )

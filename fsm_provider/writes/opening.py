@@ -1,0 +1,115 @@
+"""Open the ledger of the running task: in a SQL database, or in Airflow's task state store.
+
+A task keeps to the service and the ledger of its first attempt. Both are stored with the ledger,
+and on Airflow 3.3 also in the task state store, which outlives a database that is deleted or
+restored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import conf
+
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.writes.task_ledger import NEVER_EXPIRE, TaskLedger
+
+if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
+    from fsm_provider.hooks.fsm import FsmHook
+    from fsm_provider.state.task import Task
+    from fsm_provider.writes.ledger import Ledger
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+FIRST = "fsm_ledger"
+"""Key of the task state store: the service of the first attempt, and the id of its ledger."""
+IN_AIRFLOW = "Airflow"
+"""The id of the ledger that is in the task state store."""
+NEEDS_DATABASE = """\
+is missing: once_per="key", and every write before Airflow 3.3 or with clear_on_success of \
+[state_store],
+is recorded in a SQL database, so that nothing is sent twice.
+Set state_conn_id in the extra of connection '{conn}' to fsm_ledger, and add that connection. \
+On one machine:
+  airflow connections add fsm_ledger --conn-type sqlite --conn-host /var/lib/airflow/fsm_ledger.db
+For several workers:
+  airflow connections add fsm_ledger --conn-uri postgres://user:password@host:5432/database
+Install it with: pip install 'airflow-provider-fsm[sql]'"""
+
+
+@contextmanager
+def open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) -> Iterator[Ledger]:
+    """Open the ledger of the running task, for the block.
+
+    :param by_key: a key is written once for each service, not for each run.
+    :raises FsmInputError: if there is none, or earlier attempts of this task have recorded
+        elsewhere.
+    """
+    if "ti" not in context:
+        yield _ledger_outside_of_tasks(task, by_key=by_key)
+        return
+    state_conn_id = hook.settings.state_conn_id
+    store = context.get("task_state_store")
+    if state_conn_id is None:
+        yield _ledger_in_airflow(store, hook, task, by_key=by_key)
+        return
+    from fsm_provider.state.database import open_database
+    from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of
+
+    service = hook.settings.service
+    engine = open_database(state_conn_id)
+    try:
+        _keep_to_first(store, service, register(engine, task, service))
+        yield SqlLedger(engine, scope_of(task, service, by_key=by_key))
+    finally:
+        engine.dispose()
+
+
+def _ledger_outside_of_tasks(task: Task, *, by_key: bool) -> TaskLedger:
+    if by_key:
+        raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
+    logger.warning(
+        "This is not run as a task: nothing is recorded, and the next run sends it again"
+    )
+    return TaskLedger(None, task)
+
+
+def _ledger_in_airflow(store: Any, hook: FsmHook, task: Task, *, by_key: bool) -> TaskLedger:
+    is_cleared = conf.getboolean("state_store", "clear_on_success", fallback=False)
+    if by_key or store is None or is_cleared:
+        raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
+    service = hook.settings.service
+    _keep_to_first(store, service, {"service": service, "id": IN_AIRFLOW})
+    return TaskLedger(store, task)
+
+
+def _keep_to_first(store: Any, service: str, registered: dict[str, str]) -> None:
+    """Refuse another service or ledger than that of the task's first attempt; store those.
+
+    :param store: the task state store; None before Airflow 3.3, which has none.
+    :param registered: the service of the first attempt as the ledger has it, and the ledger's id.
+    """
+    stored = None if store is None else store.get(FIRST)
+    first = registered if stored is None else stored
+    for before in (registered["service"], first["service"]):
+        if before != service:
+            raise FsmInputError(
+                f"host: earlier attempts of this task have written to {before}, and the connection "
+                f"leads to {service} now. Nothing was sent: restore its host and login, or start "
+                "another run"
+            )
+    if first["id"] != registered["id"]:
+        where = "in another database, or under another airflow_name,"
+        if first["id"] == IN_AIRFLOW:
+            where = "in Airflow itself"
+        raise FsmInputError(
+            f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. "
+            "Nothing was sent: restore that, or look in the service and start another run"
+        )
+    if store is not None and stored is None:
+        store.set(FIRST, registered, retention=NEVER_EXPIRE)
