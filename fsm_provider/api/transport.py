@@ -130,6 +130,7 @@ class Transport:
         except errors.FsmResponseError as error:
             reason = str(error)
             body_excerpt = ""
+        # Not inside except: a log of this error would show the other one as well.
         raise errors.FsmUncertainWriteError(
             call.method, call.path, reason, attempted_at, call.subject, body_excerpt
         )

@@ -403,11 +403,9 @@ def _csv_format(schema: Schema, quote_formulas: bool) -> tuple[Encoder, Writer]:
     csv_writer: Any = csv.writer(_ReturnsText())
 
     def encode(rows: list[Row]) -> bytes:
-        lines = []
-        for row in rows:
-            cells = [_quote_formula(cell) for cell in row] if quote_formulas else row
-            lines.append(csv_writer.writerow(cells))
-        return "".join(lines).encode()
+        if quote_formulas:
+            rows = [_quote_formulas(row) for row in rows]
+        return "".join(map(csv_writer.writerow, rows)).encode()
 
     def write(file: BinaryIO, chunks: Iterable[list[bytes]]) -> None:
         file.write(encode([schema.names]))
@@ -423,9 +421,12 @@ class _ReturnsText:
         return text
 
 
-def _quote_formula(cell: Any) -> Any:
-    is_formula = isinstance(cell, str) and cell[:1] in FORMULAS
-    return f"'{cell}" if is_formula else cell
+def _quote_formulas(row: Row) -> Row:
+    quoted = []
+    for cell in row:
+        is_formula = isinstance(cell, str) and cell[:1] in FORMULAS
+        quoted.append(f"'{cell}" if is_formula else cell)
+    return quoted
 
 
 def _parquet_format(schema: Schema) -> tuple[Encoder, Writer]:
@@ -446,7 +447,7 @@ def _encode_cells(rows: list[Row]) -> bytes:
 def _decode_cells(chunk: list[bytes]) -> Row:
     cells: Row = []
     for content in chunk:
-        cells.extend(from_json(content))
+        cells.extend(from_json(content, cache_strings="none"))
     return cells
 
 
