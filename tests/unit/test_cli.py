@@ -49,6 +49,19 @@ finally:
     assert ours == {"fsm_provider", "fsm_provider.commands", "fsm_provider.commands.cli"}
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_does_not_import_airflow(command):
+    code = """
+import sys
+from fsm_provider.commands.cli import main
+try:
+    main([sys.argv[1], "--help"])
+finally:
+    print([name for name in ("airflow", "sqlalchemy") if name in sys.modules])
+"""
+    assert run("-c", code, command).stdout.splitlines()[-1] == "[]"
+
+
 def test_the_version_is_that_of_the_package(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
