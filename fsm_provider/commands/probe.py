@@ -182,9 +182,9 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider probe") -> int:
+    fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
     from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 
-    fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
     connection = read_connection_outside_of_tasks(fsm_conn_id)
     settings = settings_from(connection)
     probe = Probe(settings)

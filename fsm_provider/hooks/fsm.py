@@ -146,7 +146,7 @@ class FsmHook(BaseHook):
         return stored
 
     def test_connection(self) -> tuple[bool, str]:
-        """List a page of forms, and a second one if there is one: it checks the cursor parameter."""
+        """List a page of forms, and a second one if there is one, which checks the cursor."""
         try:
             pages = self.client.pages(LIST_FORMS.path, model=LIST_FORMS.response)
             first = next(pages)

@@ -82,10 +82,15 @@ def read_stored(assets: Collection[AssetStatus], keys: Collection[str]) -> Store
     """
     if AIRFLOW_V_3_3_PLUS:
         return _read_from_airflow(assets, keys)
-    pairs = [(asset, key) for asset in assets for key in keys]
-    wanted = [(sql_store(asset, create=False), key) for asset, key in pairs]
+    places = []
+    wanted = []
+    for asset in assets:
+        store = sql_store(asset, create=False)
+        for key in keys:
+            places.append((asset.asset_id, key))
+            wanted.append((store, key))
     values = asyncio.run(read_all(wanted))
-    return {(asset.asset_id, key): value for (asset, key), value in zip(pairs, values, strict=True)}
+    return dict(zip(places, values, strict=True))
 
 
 def sql_store(asset: AssetStatus, *, create: bool) -> SqlAssetStore:
@@ -160,9 +165,8 @@ def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -
             f"only workers read what is in {backend}, state_store_backend of airflow.cfg"
         )
     ids = {asset.asset_id for asset in assets}
-    query = select(Stored.asset_id, Stored.key, Stored.value).where(
-        Stored.asset_id.in_(ids), Stored.key.in_(keys)
-    )
+    query = select(Stored.asset_id, Stored.key, Stored.value)
+    query = query.where(Stored.asset_id.in_(ids), Stored.key.in_(keys))
     with create_session() as session:
         rows = session.execute(query).all()
     return {(asset_id, key): json.loads(text) for asset_id, key, text in rows}

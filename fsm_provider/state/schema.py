@@ -17,9 +17,11 @@ DIGEST = sa.String(DIGITS)
 LONG_TEXT = sa.Text().with_variant(LONGTEXT(), "mysql").with_variant(LONGTEXT(), "mariadb")
 TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": "utf8mb4"}
 VERSION = 1
-"""Of the tables below: the next one if older versions of this package must not write to them.
+"""The version of the tables below.
 
-That is not so for a column that they may leave out.
+A change needs the next one if older versions of this package must not write to the tables then: not
+so for a column that they may leave out. The first such change also brings the code that changes
+tables of the version before.
 """
 
 SCHEMA = sa.Table(

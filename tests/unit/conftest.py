@@ -79,7 +79,7 @@ def database(
     connection_extra: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Database]:
-    """An empty database for the ledger of ``fsm_default``; requested before ``connect`` is called."""
+    """An empty database for the ledger of ``fsm_default``; it is requested before ``connect``."""
     made = empty_database(*database_server, tmp_path)
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection_json)
     connection_extra["state_conn_id"] = "ledger"
@@ -171,11 +171,8 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> "ObjectStoragePat
 def contents(folder: "ObjectStoragePath | Path") -> dict[str, bytes]:
     """Read all files below a folder, by their path in it."""
     if not hasattr(folder, "fs"):
-        return {
-            str(path.relative_to(folder)): path.read_bytes()
-            for path in folder.rglob("*")
-            if path.is_file()
-        }
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
     storage = folder.fs
     storage.invalidate_cache()  # others write there
     root = folder.path

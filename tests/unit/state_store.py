@@ -28,7 +28,9 @@ class MemoryStateStore:
         self.sets = 0
 
     def get(self, key: str, default: Any = None) -> Any:
-        return json.loads(self.kept[key]) if key in self.kept else default
+        if key not in self.kept:
+            return default
+        return json.loads(self.kept[key])
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
         assert value is not None
@@ -41,14 +43,12 @@ class MemoryStateStore:
     @property
     def rows(self) -> dict[str, Any]:
         """What is stored of each write, by key, without what has its default."""
-        pages = [
-            json.loads(page) for name, page in list(self.kept.items()) if name.startswith(PAGE)
-        ]
-        return {
-            row["key"]: {"state": "free", **row}
-            for page in pages
-            for row in page["entries"].values()
-        }
+        rows = {}
+        for name, page in list(self.kept.items()):
+            if name.startswith(PAGE):
+                for row in json.loads(page)["entries"].values():
+                    rows[row["key"]] = {"state": "free", **row}
+        return rows
 
 
 class DatabaseStore:
@@ -72,10 +72,10 @@ class DatabaseStore:
         """What is stored of each write, by key."""
         if not sqlalchemy.inspect(self.engine).has_table(LEDGER.name):
             return {}
+        query = sqlalchemy.select(LEDGER, sqlalchemy.literal(0).label("now"))
         with self.engine.connect() as connection:
-            query = sqlalchemy.select(LEDGER, sqlalchemy.literal(0).label("now"))
-            found = [entry_from(one) for one in connection.execute(query).mappings()]
-        return {row.key: vars(row) for row in found}
+            rows = map(entry_from, connection.execute(query).mappings().all())
+        return {row.key: vars(row) for row in rows}
 
     def refuse(self, statement: str) -> None:
         """Have all such statements fail from now on."""
@@ -125,11 +125,16 @@ def context_for(
     task_id: str = "task",
     try_number: int = 1,
 ) -> Any:
-    """Make the context of one attempt; ``cleared`` counts how often the task was cleared before it."""
+    """Make the context of an attempt.
+
+    :param cleared: how often the task was cleared before it.
+    """
     context: dict[str, Any] = {"ti": TaskInstance(cleared, map_index, run_id, task_id, try_number)}
     if isinstance(store, DatabaseStore):
         # By which Airflow 2 tells attempts apart.
         dag_run = SimpleNamespace(id=int(context["ti"].id))
         beside = store.beside[run_id, task_id, map_index]
         return {**context, "dag_run": dag_run, "task_state_store": beside}
-    return context if store is None else {**context, "task_state_store": store}
+    if store is not None:
+        context["task_state_store"] = store
+    return context

@@ -1,5 +1,6 @@
-"""The supervisor of a task or a triggerer, for Variables and assets' state; Airflow's own SDK talks
-to it.
+"""The supervisor of a task or a triggerer, to which Airflow's own SDK talks.
+
+It answers on Variables and on assets' state.
 """
 
 import threading
@@ -48,10 +49,7 @@ class MemorySupervisor:
                 raise unreachable()
             match message:
                 case comms.GetVariable(key=key):
-                    self.hiding -= (is_hidden := self.hiding > 0)
-                    if key not in self.variables or is_hidden:
-                        return comms.ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND)
-                    return comms.VariableResult(key=key, value=self.variables[key])
+                    return self._answer_on_variable(key)
                 case comms.PutVariable(key=key, value=value):
                     self.variables[key] = value
                 case comms.DeleteVariable(key=key):
@@ -66,6 +64,14 @@ class MemorySupervisor:
                 case _:
                     return comms.ErrorResponse(error=ErrorType.GENERIC_ERROR)
         return comms.OKResponse(ok=True)
+
+    def _answer_on_variable(self, key: str) -> Any:
+        is_hidden = self.hiding > 0
+        if is_hidden:
+            self.hiding -= 1
+        if is_hidden or key not in self.variables:
+            return comms.ErrorResponse(error=ErrorType.VARIABLE_NOT_FOUND)
+        return comms.VariableResult(key=key, value=self.variables[key])
 
     def _answer_on_assets(self, message: Any) -> Any:
         match message:
@@ -101,7 +107,9 @@ def unreachable() -> AirflowRuntimeError:
 @contextmanager
 def supervised(supervisor: MemorySupervisor | None = None) -> Iterator[MemorySupervisor]:
     """Run the body as a task or a triggerer runs."""
-    task_runner.SUPERVISOR_COMMS = supervisor = supervisor or MemorySupervisor()
+    if supervisor is None:
+        supervisor = MemorySupervisor()
+    task_runner.SUPERVISOR_COMMS = supervisor
     try:
         yield supervisor
     finally:

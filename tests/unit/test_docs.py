@@ -11,7 +11,7 @@ from importlib.metadata import metadata
 from pathlib import Path
 from shutil import which
 from subprocess import check_output
-from typing import get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import yaml
@@ -49,15 +49,16 @@ RUN_IN_A_DATABASE = {"sql"}
 """Those of files.md by tests/unit/transfers/test_windows.py, those of ledger.md here."""
 
 
-def test_every_block_is_run_or_included():
-    unknown = {
-        str(block): block.kind
-        for block in blocks()
-        if block.kind not in CHECKED_HERE | OUTPUT | RUN_IN_A_SHELL | RUN_IN_A_DATABASE
-        and not block.kind.startswith("{")
-    }
+def texts_of(*kinds: str, **where: Any) -> list[str]:
+    """Give the texts of the blocks of some kinds."""
+    return [block.text for block in blocks(*kinds, **where)]
 
-    assert unknown == {}
+
+def test_every_block_is_run_or_included():
+    kinds = CHECKED_HERE | OUTPUT | RUN_IN_A_SHELL | RUN_IN_A_DATABASE
+    for block in blocks():
+        is_directive = block.kind.startswith("{")
+        assert is_directive or block.kind in kinds, block
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
@@ -77,16 +78,14 @@ def test_json_is_a_configuration_that_the_receiver_takes(block):
 def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_runs():
     engine = create_engine("sqlite://")
     METADATA.create_all(engine)
-    task, service = Task("planned", "monday", "create"), "https://api.example.com"
+    task = Task("planned", "monday", "create")
+    service = "https://api.example.com"
     by_key = scope_of(task, service, by_key=True)
-    export, delete = (block.text for block in blocks("sql", pages=[DOCS / "ledger.md"]))
+    export, delete = texts_of("sql", pages=[DOCS / "ledger.md"])
+    stored = [("s", "old", "done"), ("s", "open", "uncertain"), (by_key, "kept", "done")]
 
     with engine.begin() as connection:
-        for scope, key, state in [
-            ("s", "old", "done"),
-            ("s", "open", "uncertain"),
-            (by_key, "kept", "done"),
-        ]:
+        for scope, key, state in stored:
             entry = new_entry(task, service, ApiRequest("POST", "/x"), key)
             sent = replace(entry, state=state, sent_at=1)
             values = SqlLedger(engine, scope)._row_of(sent)
@@ -95,35 +94,33 @@ def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_ru
         connection.exec_driver_sql(delete)
         after = connection.exec_driver_sql(export).mappings().all()
 
-    assert [(row["key"], row["run_id"]) for row in before] == [
-        (key, "monday") for key in ("old", "open", "kept")
-    ]
+    assert [row["key"] for row in before] == ["old", "open", "kept"]
+    assert {row["run_id"] for row in before} == {"monday"}
     assert [row["key"] for row in after] == ["open", "kept"]
 
 
 def test_the_connection_that_is_shown_as_the_fakes_is_its():
-    (shown,) = re.findall(
-        r"^export (\w+)=(.*)$", "".join(block.text for block in blocks(*OUTPUT)), re.MULTILINE
-    )
+    output = "".join(texts_of(*OUTPUT))
+    ((variable, value),) = re.findall(r"^export (\w+)=(.*)$", output, re.MULTILINE)
 
-    assert shown == (
-        "AIRFLOW_CONN_FSM_DEFAULT",
-        shlex.quote(FakeFieldService(port=8400).connection_json()),
-    )
+    assert variable == "AIRFLOW_CONN_FSM_DEFAULT"
+    assert value == shlex.quote(FakeFieldService(port=8400).connection_json())
 
 
 def test_a_reference_that_is_shown_has_the_fields_of_one(service, make_client):
     service.add_form()
     (reference,) = for_xcom(make_client(service).list_forms(), "references")
 
-    (shown,) = (json.loads(block.text) for block in blocks(*OUTPUT) if block.text.startswith("["))
+    (text,) = (text for text in texts_of(*OUTPUT) if text.startswith("["))
 
-    assert [list(one) for one in shown] == [list(reference)]
+    (shown,) = json.loads(text)
+    assert list(shown) == list(reference)
 
 
-@pytest.mark.parametrize(
-    "block", [one for one in blocks() if "literalinclude" in one.kind], ids=str
-)
+INCLUDES = [block for block in blocks() if "literalinclude" in block.kind]
+
+
+@pytest.mark.parametrize("block", INCLUDES, ids=str)
 def test_what_is_included_is_there_and_tested(block):
     source = (DOCS / block.kind.partition("} ")[2].removeprefix("/")).resolve()
     text = source.read_text()
@@ -141,70 +138,58 @@ def test_every_setting_of_the_receiver_is_documented(name):
 
 
 def test_every_way_to_write_the_connection_makes_the_same(monkeypatch):
-    written = [
-        word.partition("=")[2]
-        for block in blocks("bash", "console")
-        for word in shlex.split(block.text, comments=True)
-        if word.startswith("AIRFLOW_CONN_FSM_DEFAULT=") and "api.example.com" in word
-    ]
+    words = shlex.split("\n".join(texts_of("bash", "console")), comments=True)
+    assigned = [word for word in words if word.startswith("AIRFLOW_CONN_FSM_DEFAULT=")]
+    written = [word.partition("=")[2] for word in assigned if "api.example.com" in word]
 
     assert len(written) > 3
     for text in written:
         monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", text)
         settings = FsmHook().client.settings
-        assert (settings.base_url, settings.cursor_param) == (
-            "https://api.example.com/v1",
-            "cursor",
-        )
+        assert settings.base_url == "https://api.example.com/v1"
+        assert settings.cursor_param == "cursor"
         assert settings.token.get_secret_value() == "<ACCESS_TOKEN>"
 
 
 def test_the_readme_installs_what_the_quickstart_installs():
     """Which ``make newcomer`` runs."""
-    (install,) = (block.text for block in blocks("bash", pages=[PAGES[0]]) if "pip" in block.text)
+    (install,) = (text for text in texts_of("bash", pages=[PAGES[0]]) if "pip" in text)
 
-    assert install in next(block.text for block in blocks("bash", pages=[DOCS / "quickstart.md"]))
+    assert install in texts_of("bash", pages=[DOCS / "quickstart.md"])[0]
 
 
 @pytest.mark.skipif(not which("openssl"), reason="needs openssl")
 def test_the_formulas_of_the_page_give_what_a_sender_signs(tmp_path):
-    body, environment = b'{"type": "jobs.created"}', os.environ | {"SECRET": "canary"}
+    body = b'{"type": "jobs.created"}'
+    environment = os.environ | {"SECRET": "canary"}
     (tmp_path / "body.bin").write_bytes(body)
-    (text,) = (
-        one.text for one in blocks(*OUTPUT, pages=[DOCS / "webhooks.md"]) if "openssl" in one.text
-    )
+    shown = texts_of(*OUTPUT, pages=[DOCS / "webhooks.md"])
+    (text,) = (text for text in shown if "openssl" in text)
     commands = re.findall(r"^\$ (.*)", text, re.MULTILINE)
-
-    runs = [
-        check_output(one, shell=True, cwd=tmp_path, env=environment, text=True) for one in commands
-    ]
-
     signed = [signing.hexadecimal("canary", body), signing.timed("canary", body, at=1_790_000_000)]
-    assert [one.split()[-1] for one in runs] == [
-        one["x-signature"].rpartition("v1=")[2] for one in signed
-    ]
+
+    for command, headers in zip(commands, signed, strict=True):
+        printed = check_output(command, shell=True, cwd=tmp_path, env=environment, text=True)
+        assert printed.split()[-1] == headers["x-signature"].rpartition("v1=")[2]
 
 
 def test_extras_that_the_pages_install_are_there():
-    texts = [page.read_text() for page in PAGES]
-    named = {name for text in texts for name in re.findall(r"airflow-provider-fsm\[(\w+)\]", text)}
+    text = "\n".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"airflow-provider-fsm\[(\w+)\]", text))
 
     assert named <= set(metadata("airflow-provider-fsm").get_all("Provides-Extra"))
     assert "testing" in named
 
 
 def test_every_marked_region_is_shown():
-    shown = set(
-        re.findall(
-            r"\[START (howto_\w+)\]", "".join(page.read_text() for page in DOCS.glob("*.md"))
-        )
-    )
-    marked = {
-        name
-        for folder in TESTED
-        for path in folder.rglob("*.py")
-        for name in re.findall(r"^ *# \[START (howto_\w+)\]$", path.read_text(), re.MULTILINE)
-    }
+    shown = set()
+    for page in DOCS.glob("*.md"):
+        shown |= set(re.findall(r"\[START (howto_\w+)\]", page.read_text()))
+    marked = set()
+    for folder in TESTED:
+        for path in folder.rglob("*.py"):
+            text = path.read_text()
+            marked |= set(re.findall(r"^ *# \[START (howto_\w+)\]$", text, re.MULTILINE))
 
     assert shown == marked
 
@@ -221,9 +206,10 @@ def test_the_page_of_the_connection_shows_the_settings_as_the_form_does():
     for name, field in connection_type["conn-fields"].items():
         default = json.dumps(field["schema"].get("default")).strip('"')
         meaning = field["description"].removesuffix(f" Default: {default}.")
-        shown.append(
-            (name, "unset" if default == "null" else f"`{default}`", field["label"], meaning)
-        )
+        shown_default = f"`{default}`"
+        if default == "null":
+            shown_default = "unset"
+        shown.append((name, shown_default, field["label"], meaning))
     assert rows == shown
 
 
@@ -243,8 +229,12 @@ def section(page: str, heading: str) -> str:
 
 def names_in(table: str, column: int = 0) -> list[str]:
     """Give the names in a column of a table, in code, in their order."""
-    rows = [re.split(r" *\| *", line)[1:] for line in table.splitlines() if line.startswith("|")]
-    return [name for row in rows for name in re.findall(r"`([\w\[\].]+)`", row[column])]
+    names = []
+    for line in table.splitlines():
+        if line.startswith("|"):
+            cells = re.split(r" *\| *", line)[1:]
+            names += re.findall(r"`([\w\[\].]+)`", cells[column])
+    return names
 
 
 @pytest.mark.parametrize(
@@ -257,11 +247,11 @@ def test_the_page_of_the_service_names_each_field_of_a_record(heading, record):
 
 
 def test_the_page_of_the_service_names_each_field_of_an_asset_field():
-    fields = {
-        wire_name(name) for record in (AssetDynamicField, Usage) for name in record.model_fields
-    }
+    fields = [*AssetDynamicField.model_fields, *Usage.model_fields]
 
-    assert set(names_in(section("service.md", "Asset dynamic field record"))) == fields
+    named = names_in(section("service.md", "Asset dynamic field record"))
+
+    assert set(named) == set(map(wire_name, fields))
 
 
 def test_the_page_of_the_service_names_each_filter_of_the_forms():
@@ -336,13 +326,13 @@ def test_the_readme_names_the_versions_that_were_tested():
 @cache
 def literals() -> list[str]:
     """Return every text in the package, an f-string with NUL between its parts."""
-    found = []
+    texts = []
     for path in Path(fsm_provider.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            values = node.values if isinstance(node, ast.JoinedStr) else [node]
-            chunks = [one.value for one in values if isinstance(one, ast.Constant)]
-            found.append("\0".join(chunk for chunk in chunks if isinstance(chunk, str)))
-    return found
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            constants = [part.value for part in parts if isinstance(part, ast.Constant)]
+            texts.append("\0".join(part for part in constants if isinstance(part, str)))
+    return texts
 
 
 QUOTED = re.findall(r"^\| `(.+?)` \|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
@@ -358,10 +348,10 @@ def test_the_messages_of_troubleshooting_are_those_of_the_code(message):
 
 def test_promtool_is_given_each_query_of_the_dashboard():
     """``make test-alerts`` does, which needs Debian's package."""
-    tested = yaml.safe_load((ROOT / "tests" / "monitoring" / "dashboard_test.yml").read_text())[
-        "tests"
-    ]
+    file = ROOT / "tests" / "monitoring" / "dashboard_test.yml"
 
-    assert {one["expr"] for test in tested for one in test["promql_expr_test"]} == set(
-        dashboard_queries()
-    )
+    tested = set()
+    for test in yaml.safe_load(file.read_text())["tests"]:
+        tested |= {query["expr"] for query in test["promql_expr_test"]}
+
+    assert tested == set(dashboard_queries())

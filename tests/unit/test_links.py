@@ -42,9 +42,14 @@ def test_the_page_of_a_job_is_the_setting_for_its_ids(web_url, url):
     assert job_page_url(web_url, 7, "a/b {id}") == url
 
 
+def link_of(operator, name):
+    (link,) = (link for link in operator.operator_extra_links if link.name == name)
+    return link
+
+
 def test_the_link_of_a_write_leads_to_what_is_uncertain_of_its_connection():
     operator = write_job(fsm_conn_id="fsm/two")
-    (link,) = [one for one in operator.operator_extra_links if one.name == "Uncertain"]
+    link = link_of(operator, "Uncertain")
 
     expected = "fsm-page/?conn_id=fsm%2Ftwo" if PAGE.is_there else ""
     assert link.get_link(operator, ti_key=None) == expected
@@ -53,6 +58,6 @@ def test_the_link_of_a_write_leads_to_what_is_uncertain_of_its_connection():
 @ASSETS.needed
 def test_a_task_that_made_no_job_has_no_link_to_one_and_asks_airflow_for_none():
     operator = write_job()
-    (link,) = [one for one in operator.operator_extra_links if one.name == "Job"]
+    link = link_of(operator, "Job")
 
     assert link.get_link(operator, ti_key=None) == ""

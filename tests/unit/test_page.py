@@ -1,6 +1,4 @@
-"""The page in Airflow's UI, behind a real socket, on real databases, with Airflow's login and
-permissions.
-"""
+"""The page in Airflow's UI, behind a socket, on databases, with Airflow's login and permissions."""
 
 import asyncio
 import html
@@ -28,13 +26,21 @@ from tests.unit.conftest import TOKEN
 from tests.unit.polling.test_watermarks import store_with
 from tests.unit.state_store import DatabaseStore, context_for
 from tests.unit.writes.operators import write_job
-from tests.unit.writes.test_command import AirflowStore, leave_uncertain, let_leases_end, rows
+from tests.unit.writes.test_command import (
+    AirflowStore,
+    leave_uncertain,
+    let_leases_end,
+    rows,
+    states,
+)
 
 PAGE.require()
 KEY = "PM-7\nb%20"
 MARKUP = "<b>{{ 7 * 7 }}</b>\"'><script>alert(1)</script>"
 USERS = {"jo": "USER", "vera": "VIEWER"}
 FOUND = {"is_made": "true", "job_id": "4711", "why": "looked it up"}
+SAME_ORIGIN = {"Sec-Fetch-Site": "same-origin"}
+UNCERTAIN = ["uncertain"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +53,7 @@ def server():
     patch = pytest.MonkeyPatch()
     patch.setenv("AIRFLOW__API_AUTH__JWT_SECRET", "s" * 64)
     create_auth_manager()
-    (mounted,) = [one for one in FsmPlugin.fastapi_apps if one["name"] == "fsm page"]
+    (mounted,) = (app for app in FsmPlugin.fastapi_apps if app["name"] == "fsm page")
     app = Starlette(routes=[Mount(mounted["url_prefix"], mounted["app"])])
     listener = listen(0)
     running = BackgroundServer(app, listener, asyncio.Event(), http="auto", ws="auto")
@@ -64,29 +70,33 @@ class Browser:
         from airflow.api_fastapi.app import get_auth_manager
         from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
-        self.url, self.cookies = url, {}
+        self.url = url
+        self.cookies = {}
         if name:
             user = SimpleAuthManagerUser(username=name, role=USERS[name])
             self.cookies["_token"] = get_auth_manager().generate_jwt(user)
 
     def get(self, path="", **headers):
-        with httpx.Client(cookies=self.cookies, trust_env=False, timeout=60) as client:
+        with self._client() as client:
             return client.get(self.url + path, headers=headers)
 
     def post(self, path, data, **headers):
-        headers = headers or {"Sec-Fetch-Site": "same-origin"}
-        with httpx.Client(cookies=self.cookies, trust_env=False, timeout=60) as client:
-            return client.post(
-                self.url + path, data={"conn_id": "fsm_default", **data}, headers=headers
-            )
+        data = {"conn_id": "fsm_default", **data}
+        with self._client() as client:
+            return client.post(self.url + path, data=data, headers=headers or SAME_ORIGIN)
+
+    def _client(self):
+        return httpx.Client(cookies=self.cookies, trust_env=False, timeout=60)
 
     def forms(self):
         """Return the page's forms: their addresses and hidden fields."""
-        found = re.findall(r'method="post" action="(\w+)">(.*?)</form>', self.get().text, re.DOTALL)
+        form = r'method="post" action="(\w+)">(.*?)</form>'
         hidden = r'<input type="hidden" name="(.*?)" value="(.*?)">'
-        return [
-            (one, {k: html.unescape(v) for k, v in re.findall(hidden, text)}) for one, text in found
-        ]
+        forms = []
+        for action, text in re.findall(form, self.get().text, re.DOTALL):
+            fields = {name: html.unescape(value) for name, value in re.findall(hidden, text)}
+            forms.append((action, fields))
+        return forms
 
 
 @pytest.fixture
@@ -107,7 +117,10 @@ def store(request, service, connection_extra, connect, monkeypatch, tmp_path, se
     connect(service, max_retries=0, web_url="https://app.example.com/jobs/{id}")
     leave_uncertain(service, made, write_job(key=KEY, job={"customerReference": MARKUP}))
     yield made
-    made.remove() if request.param == "in Airflow" else made.engine.dispose()
+    if request.param == "in Airflow":
+        made.remove()
+    else:
+        made.engine.dispose()
 
 
 in_a_database = pytest.mark.parametrize("store", ["in a database"], indirect=True)
@@ -128,24 +141,27 @@ def asset(store):
         jobs = AssetModel(name="jobs", uri=uri_for_records("fsm_default", "jobs"), group="asset")
         session.add_all([forms, new, jobs, DagBundleModel(name="bundle")])
         session.flush()
-        session.add_all(AssetActive.for_asset(one) for one in (forms, new, jobs))
+        session.add_all(map(AssetActive.for_asset, (forms, new, jobs)))
         session.add(DagModel(dag_id="reports", bundle_name="bundle", fileloc="reports.py"))
         session.flush()
         session.add(Scheduled(asset_id=forms.id, dag_id="reports"))
-        session.add_all(
-            AssetEvent(asset_id=jobs.id, extra={"delivery": f"{one}"}) for one in range(3)
-        )
-    one, _ = admin.watched_assets()
-    times = {"floor": 0.0, "watermark": datetime(2026, 1, 6, 7, 12, 40, tzinfo=UTC).timestamp()}
-    store_with(one, one.prefix + WATERMARK, {**times, "days": {f"{datetime.now(UTC):%F}": 1203}})
-    fares = {"polled_at": 1.7e9, "failing_since": 1.8e9, "error": MARKUP, "backlog": 17}
-    store_with(one, OWNER, ["id", 1.0, fares])
+        for number in range(3):
+            session.add(AssetEvent(asset_id=jobs.id, extra={"delivery": f"{number}"}))
+    watched, _ = admin.watched_assets()
+    progress = {
+        "floor": 0.0,
+        "watermark": datetime(2026, 1, 6, 7, 12, 40, tzinfo=UTC).timestamp(),
+        "days": {f"{datetime.now(UTC):%F}": 1203},
+    }
+    store_with(watched, watched.prefix + WATERMARK, progress)
+    status = {"polled_at": 1.7e9, "failing_since": 1.8e9, "error": MARKUP, "backlog": 17}
+    store_with(watched, OWNER, ["id", 1.0, status])
     events.REFUSED.clear()
     events.REFUSED["fsm_default/jobs"]["signature"] = 5
 
     def stored(key):
-        key = one.prefix + key
-        return admin.read_stored([one], [key]).get((one.asset_id, key))
+        key = watched.prefix + key
+        return admin.read_stored([watched], [key]).get((watched.asset_id, key))
 
     yield stored
     with create_session() as session:
@@ -161,25 +177,24 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     assert 'href="https://app.example.com"' in seen.text
     ((action, given),) = jo.forms()
     assert (action, unquote(given["key"])) == ("settle", KEY)
-    is_wrong = jo.post(action, {**given, **FOUND, "owner": "another"})
-    assert (is_wrong.status_code, "has changed meanwhile" in is_wrong.text) == (409, True)
+    answer = jo.post(action, {**given, **FOUND, "owner": "another"})
+    assert answer.status_code == 409
+    assert "has changed meanwhile" in answer.text
 
     settled = jo.post(action, {**given, **FOUND})
 
     assert (settled.status_code, settled.headers["location"]) == (303, "./?conn_id=fsm_default")
-    among = (
-        ""
-        if isinstance(store, DatabaseStore)
-        else " among the newest 600 entries of Airflow&#39;s store"
-    )
+    among = " among the newest 600 entries of Airflow&#39;s store"
+    if isinstance(store, DatabaseStore):
+        among = ""
     assert f"Nothing is uncertain{among}." in jo.get().text
     found = jo.get("?q=4711").text
     assert "Done, id 4711." in found
     assert "Done: 1 in 30 days" in found
-    returned = write_job(key=KEY, job={"customerReference": MARKUP}).execute(
-        context_for(store, cleared=1)
-    )
-    assert (returned["id"], len(service.requests)) == (4711, 1)
+    again = write_job(key=KEY, job={"customerReference": MARKUP})
+    returned = again.execute(context_for(store, cleared=1))
+    assert returned["id"] == 4711
+    assert len(service.requests) == 1
 
 
 @in_a_database
@@ -189,7 +204,8 @@ def test_what_does_not_exist_is_settled_after_its_lease_with_the_users_name(stor
     answer = {**given, "is_made": "false", "job_id": "", "why": "asked Sam"}
 
     early = jo.post(action, answer)
-    assert (early.status_code, "a request may be on its way" in early.text) == (409, True)
+    assert early.status_code == 409
+    assert "a request may be on its way" in early.text
     let_leases_end(store)
     assert jo.post(action, answer).status_code == 303
 
@@ -210,17 +226,17 @@ def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browse
     ):
         assert text in shown
     assert re.search(r"fsm_default/jobs: 3 accepted.*\n?signature: 5", shown)
-    (given,) = [fields for action, fields in jo.forms() if action == "begin"]
+    (given,) = (fields for action, fields in jo.forms() if action == "begin")
 
     refused = jo.post("begin", {**given, "since": "2999-01-01T00:00"})
-    assert (refused.status_code, asset(RESET)) == (409, None)
-    assert jo.post("begin", {**given, "since": "2026-01-05T08:00"}).status_code == 303
+    assert refused.status_code == 409
+    assert asset(RESET) is None
+    given["since"] = "2026-01-05T08:00"
+    assert jo.post("begin", given).status_code == 303
 
     assert asset(RESET)["time"] == datetime(2026, 1, 5, 8, tzinfo=UTC).timestamp()
-    assert (
-        jo.post("begin", {**given, "asset_id": "77", "since": "2026-01-05T08:00"}).status_code
-        == 403
-    )
+    given["asset_id"] = "77"
+    assert jo.post("begin", given).status_code == 403
 
 
 @in_a_database
@@ -229,46 +245,53 @@ def test_a_viewer_looks_and_nobody_sees_or_changes_what_is_not_for_them(
 ):
     from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 
-    jo, vera = browser("jo"), browser("vera")
+    jo = browser("jo")
+    vera = browser("vera")
     (action, given), (_, of_asset) = jo.forms()
-    may = SimpleAuthManager.is_authorized_dag
-    hides = set()
+    is_authorized = SimpleAuthManager.is_authorized_dag
+    hidden_methods = set()
 
     def is_for_them(self, *, method, details=None, **others):
-        is_hidden = method in hides and details is not None and details.id in ("dag", "reports")
-        return not is_hidden and may(self, method=method, details=details, **others)
+        is_of_ours = details is not None and details.id in ("dag", "reports")
+        if is_of_ours and method in hidden_methods:
+            return False
+        return is_authorized(self, method=method, details=details, **others)
 
-    def is_refused(user):
-        answers = (
-            user.post(action, {**given, **FOUND}),
-            user.post("begin", {**of_asset, "since": "2026-01-05"}),
-        )
-        return {(one.status_code, one.text) for one in answers} == {(403, "Forbidden")}
+    def assert_refused(user):
+        settled = user.post(action, {**given, **FOUND})
+        begun = user.post("begin", {**of_asset, "since": "2026-01-05"})
+        for answer in (settled, begun):
+            assert (answer.status_code, answer.text) == (403, "Forbidden")
 
     monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", is_for_them)
-    assert ("PM-7" in vera.get().text, vera.forms(), is_refused(vera)) == (True, [], True)
-    hides.add("PUT")
-    assert ("PM-7" in jo.get().text, jo.forms(), is_refused(jo)) == (True, [], True)
-    hides.add("GET")
-    assert ("PM-7" in jo.get().text, jo.get("?q=PM-7").text.count("PM-7"), is_refused(jo)) == (
-        False,
-        1,
-        True,
-    )
-    assert ({row.state for row in rows(store)}, asset(RESET)) == ({"uncertain"}, None)
+    assert "PM-7" in vera.get().text
+    assert vera.forms() == []
+    assert_refused(vera)
+    hidden_methods.add("PUT")
+    assert "PM-7" in jo.get().text
+    assert jo.forms() == []
+    assert_refused(jo)
+    hidden_methods.add("GET")
+    assert "PM-7" not in jo.get().text
+    assert jo.get("?q=PM-7").text.count("PM-7") == 1
+    assert_refused(jo)
+    assert states(store) == UNCERTAIN
+    assert asset(RESET) is None
 
 
 @in_a_database
 def test_without_login_there_is_nothing_but_the_way_to_it(store, browser):
-    nobody, (_, given) = browser(), browser("jo").forms()[0]
+    nobody = browser()
+    _, given = browser("jo").forms()[0]
 
-    assert (nobody.get().status_code, nobody.get().text) == (401, "Unauthorized")
+    answer = nobody.get()
+    assert (answer.status_code, answer.text) == (401, "Unauthorized")
     led = nobody.get(Accept="text/html")
     assert (led.status_code, led.headers["location"][:27]) == (307, "../api/v2/auth/login?next=h")
     assert nobody.post("settle", {**given, **FOUND}).status_code == 401
     nobody.cookies["_token"] = "forged"
     assert nobody.get().status_code in (401, 403)
-    assert {row.state for row in rows(store)} == {"uncertain"}
+    assert states(store) == UNCERTAIN
 
 
 @in_a_database
@@ -290,7 +313,7 @@ def test_what_another_site_has_a_browser_send_is_refused(store, browser, headers
 
     assert jo.post(action, {**given, **FOUND}, **headers).status_code in (401, 403)
     assert jo.get(f"{action}?key=PM-7").status_code == 405
-    assert {row.state for row in rows(store)} == {"uncertain"}
+    assert states(store) == UNCERTAIN
     origin = jo.url.removesuffix("/fsm-page/")
     assert jo.post(action, {**given, **FOUND}, Origin=origin).status_code == 303
 
@@ -320,15 +343,18 @@ def test_what_is_not_there_or_not_meant_is_said_in_a_word(store, browser):
         "other",
         "../fsm-page/x/../../etc",
     ):
-        assert (jo.get(query).status_code, jo.get(query).text) == (404, "Not Found")
-    answers = [jo.post("settle", {"key": "PM-7"}), jo.post("settle", {**FOUND, "conn_id": "other"})]
-    assert [(one.status_code, one.text) for one in answers] == [(400, "Bad Request")] * 2
+        answer = jo.get(query)
+        assert (answer.status_code, answer.text) == (404, "Not Found")
+    for data in ({"key": "PM-7"}, {**FOUND, "conn_id": "other"}):
+        answer = jo.post("settle", data)
+        assert (answer.status_code, answer.text) == (400, "Bad Request")
     ((action, given),) = jo.forms()
-    assert jo.post(action, {**given, **FOUND, "conn_id": "other"}).text == "Not Found"
-    no_id = jo.post(action, {**given, **FOUND, "job_id": ""})
-    assert (no_id.status_code, "is a job: give its id" in no_id.text) == (409, True)
-    bad_id = jo.post(action, {**given, **FOUND, "job_id": "47.11"})
-    assert (bad_id.status_code, "should be an integer" in bad_id.text) == (409, True)
+    answer = {**given, **FOUND}
+    assert jo.post(action, {**answer, "conn_id": "other"}).text == "Not Found"
+    for job_id, says in (("", "is a job: give its id"), ("47.11", "should be an integer")):
+        refused = jo.post(action, {**answer, "job_id": job_id})
+        assert refused.status_code == 409
+        assert says in refused.text
 
 
 @in_a_database
@@ -365,7 +391,8 @@ def test_a_page_costs_at_most_ten_queries(asset, browser):
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
-    queries, jo = [], browser("jo")
+    queries = []
+    jo = browser("jo")
     jo.get()
 
     def note(connection, cursor, statement, *_):
@@ -376,21 +403,23 @@ def test_a_page_costs_at_most_ten_queries(asset, browser):
         assert jo.get("?q=PM-7").status_code == 200
     finally:
         event.remove(Engine, "before_cursor_execute", note)
-    asked = [one for one in queries if not one.startswith(("PRAGMA", "BEGIN"))]
+    asked = [query for query in queries if not query.startswith(("PRAGMA", "BEGIN"))]
     assert 4 < len(asked) <= 10, asked
 
 
 @in_a_database
 def test_where_the_ledger_is_away_the_other_sections_stand(asset, browser, monkeypatch):
-    password, jo = "pa55word", browser("jo")
-    (action, given) = jo.forms()[0]
-    away = f'{{"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": "{password}"}}'
-    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", away)
+    password = "pa55word"
+    jo = browser("jo")
+    action, given = jo.forms()[0]
+    away = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "password": password}
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(away))
 
     shown = jo.get()
     settled = jo.post(action, {**given, **FOUND})
 
-    assert (settled.status_code, "This cannot be stored now." in settled.text) == (409, True)
+    assert settled.status_code == 409
+    assert "This cannot be stored now." in settled.text
     assert shown.status_code == 200
     assert shown.text.count("This cannot be read now.") == 1
     assert "Backlog: " in shown.text or "No DAG uses" in shown.text

@@ -66,7 +66,8 @@ def pgbouncer(behind: str) -> Iterator[str]:
 
     Three sessions of the server serve all clients of a user, each for a transaction.
     """
-    at, port = sqlalchemy.engine.make_url(f"postgresql://{behind}"), free_port()
+    at = sqlalchemy.engine.make_url(f"postgresql://{behind}")
+    port = free_port()
     with tempfile.TemporaryDirectory(prefix="fsm-pgbouncer-") as folder:
         settings = {
             "listen_addr": "127.0.0.1",
@@ -79,9 +80,9 @@ def pgbouncer(behind: str) -> Iterator[str]:
             "default_pool_size": 3,
             "ignore_startup_parameters": "extra_float_digits",
         }
-        lines = [f"{name} = {value}" for name, value in settings.items()]
-        databases = ["[databases]", f"* = host={at.host} port={at.port}", "[pgbouncer]"]
-        Path(folder, "ini").write_text("\n".join([*databases, *lines, ""]))
+        lines = ["[databases]", f"* = host={at.host} port={at.port}", "[pgbouncer]"]
+        lines += [f"{name} = {value}" for name, value in settings.items()]
+        Path(folder, "ini").write_text("\n".join(lines) + "\n")
         Path(folder, "users").write_text(f'"{USER}" ""\n')
         as_user = []
         if os.geteuid() == 0:  # as which it does not run
@@ -89,10 +90,9 @@ def pgbouncer(behind: str) -> Iterator[str]:
             as_user = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups"]
         command = [*as_user, shutil.which("pgbouncer") or "/usr/sbin/pgbouncer", f"{folder}/ini"]
         probe = ["bash", "-c", f"echo > /dev/tcp/127.0.0.1/{port}"]
-        with Server(
-            f"{USER}@127.0.0.1:{port}/postgres", command, probe, Path(folder), signal.SIGINT
-        ) as one:
-            yield one.url
+        url = f"{USER}@127.0.0.1:{port}/postgres"
+        with Server(url, command, probe, Path(folder), signal.SIGINT) as running:
+            yield running.url
 
 
 @contextmanager
@@ -134,7 +134,15 @@ def empty_database(kind: str, at: str | int | None, folder: Path, encoding: str 
             connection.execute(sqlalchemy.text(made))
     else:
         admin.execute(f"CREATE SCHEMA {name} AUTHORIZATION {name}")
-    mine = url.set(username=name, database=name if encoding else "postgres")
-    login = {"conn_type": "postgres", "host": mine.host, "port": mine.port, "login": name}
-    extra = {"sqlalchemy_scheme": "postgresql+psycopg2"} if kind == "psycopg2" else {}
-    return Database({**login, "schema": mine.database, "extra": extra}, str(mine))
+    database = name if encoding else "postgres"
+    connection = {
+        "conn_type": "postgres",
+        "host": url.host,
+        "port": url.port,
+        "login": name,
+        "schema": database,
+        "extra": {},
+    }
+    if kind == "psycopg2":
+        connection["extra"] = {"sqlalchemy_scheme": "postgresql+psycopg2"}
+    return Database(connection, str(url.set(username=name, database=database)))
