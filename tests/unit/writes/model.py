@@ -377,6 +377,9 @@ class Model:
             yield self.send(s, p, a)
         elif a.at == "flight":
             yield from self.ends(s, p, a)
+        yield from self.ends_from_outside(s, p, a)
+
+    def ends_from_outside(self, s, p, a):
         if self.stop and a.at in ("rest", "claim"):
             yield "is told to stop", self.to(s, p, a, at="end")
         if self.stop and a.at == "claimed":
@@ -560,51 +563,56 @@ class Model:
 
         ``happened`` then holds all that may happen, without the names of jobs and entries.
         """
-        self.happened = set()
         by_hand = (Job("J0", -1, self.intended[0].digest, None),) if self.by_hand else ()
         none = (0,) * (max(self.key) + 1)
         new = (Attempt(),) * len(self.intended)
         start = State(none, new, by_hand, self.persons, none, (), (), frozenset(), frozenset())
-        came = {start: None}
-        todo = deque([start])
-        found = {}
-        labels = set()
-
-        def note(what, s, *last):
-            steps = [*last]
-            while came[s]:
-                s, label = came[s]
-                steps.append(label)
-            found.setdefault(re.sub(r"J\d+", "J", what), steps[::-1])
-
+        self.came = {start: None}
+        self.todo = deque([start])
+        self.found = {}
+        self.labels = set()
         named = {"uuid4": lambda: SimpleNamespace(hex=self.name)}
         with ExitStack() as stack:
             stack.enter_context(patch.multiple(ledger, **named))
             stack.enter_context(patch.multiple(runner, **named, logger=LOG))
             if not self.patient:
                 stack.enter_context(patch.object(ledger.LedgerEntry, "lease_left", 0.0))
-            while todo and not (first and found):
-                s = todo.popleft()
-                if len(came) > MAX_STATES:
-                    note("ENDLESS", s)
+            while self.todo and not (first and self.found):
+                s = self.todo.popleft()
+                if len(self.came) > MAX_STATES:
+                    self.note("ENDLESS", s)
                     break
-                moves = False
-                for label, t in self.steps(s):
-                    if label not in labels:
-                        labels.add(label)
-                        self.happened.add(re.sub(r"J?\d+", "", label))
-                    if t != s and not re.search("person|command|killed", label):
-                        moves = True
-                    if t in came:
-                        continue
-                    for what in self.wrong(s, t, label):
-                        note(what, s, label)
-                    came[t] = s, label
-                    todo.append(t)
-                if not moves:
-                    for what in self.lost(s):
-                        note(what, s)
-        return found, len(came)
+                self.follow(s)
+        return self.found, len(self.came)
+
+    @property
+    def happened(self):
+        return {re.sub(r"J?\d+", "", label) for label in self.labels}
+
+    def follow(self, s):
+        """Take each step from a state, and check what it leads to."""
+        moves = False
+        for label, t in self.steps(s):
+            self.labels.add(label)
+            if t != s and not re.search("person|command|killed", label):
+                moves = True
+            if t in self.came:
+                continue
+            for what in self.wrong(s, t, label):
+                self.note(what, s, label)
+            self.came[t] = s, label
+            self.todo.append(t)
+        if not moves:
+            for what in self.lost(s):
+                self.note(what, s)
+
+    def note(self, what, s, *last):
+        """Note what must not be, with the steps that lead to it."""
+        steps = [*last]
+        while self.came[s]:
+            s, label = self.came[s]
+            steps.append(label)
+        self.found.setdefault(re.sub(r"J\d+", "J", what), steps[::-1])
 
 
 def only_one(hits):

@@ -65,14 +65,15 @@ def nodes_of(tree):
 
 
 def is_condition(node):
-    return isinstance(node, ast.BoolOp) and not is_default(node) or isinstance(node, ast.Compare)
+    if isinstance(node, ast.BoolOp):
+        return not is_default(node)
+    return isinstance(node, ast.Compare)
 
 
 def is_default(node):
     """Return whether an ``or`` gives a value of which none of its operands is a condition."""
-    return not any(
-        isinstance(operand, ast.Compare | ast.UnaryOp | ast.Name) for operand in node.values
-    )
+    conditions = ast.Compare | ast.UnaryOp | ast.Name
+    return not any(isinstance(operand, conditions) for operand in node.values)
 
 
 def operands_of(node, constants):

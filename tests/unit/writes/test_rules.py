@@ -50,7 +50,7 @@ Without those of None nothing does:
 - ``claim``: an entry with the owner that was seen is never ``sending`` again, once it was not.
 - ``record_success``: what is not done has no result that a success could be equal to.
 - ``mark_conflict``: the model's service gives two writes one id only if they are one to it.
-- ``record_lookup``: a late success, which keeps the owner, is of the job that the look-up has found.
+- ``record_lookup``: a late success, which keeps the owner, is of the job that was looked up.
 """
 
 
