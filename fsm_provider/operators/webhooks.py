@@ -177,8 +177,8 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         endpoint = f"{self.fsm_conn_id}/{self.object}"
         if settings is None or settings.base_url is None or endpoint not in settings.endpoints:
             raise FsmInputError(
-                f"target_url: is missing, and no Variable {receiver.SETTINGS_VARIABLE} has a base_url "
-                f"and an endpoint '{endpoint}'"
+                f"target_url: is missing, and no Variable {receiver.SETTINGS_VARIABLE} has a "
+                f"base_url and an endpoint '{endpoint}'"
             )
         return receiver.receiver_url(
             settings.base_url, self.fsm_conn_id, self.object, receiver.HIDDEN
