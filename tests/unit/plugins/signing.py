@@ -18,9 +18,10 @@ def standard_secret() -> str:
 def standard(
     secret: str, body: bytes, *, at: float | None = None, identifier: str = "msg_1"
 ) -> Headers:
-    timestamp = str(int(time.time() if at is None else at))
+    timestamp = _timestamp(at)
     key = base64.b64decode(secret.removeprefix("whsec_"))
-    digest = hmac.new(key, f"{identifier}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    signed = f"{identifier}.{timestamp}.".encode() + body
+    digest = hmac.digest(key, signed, hashlib.sha256)
     return {
         "webhook-id": identifier,
         "webhook-timestamp": timestamp,
@@ -31,11 +32,19 @@ def standard(
 def hexadecimal(
     secret: str, body: bytes, *, header: str = "x-signature", prefix: str = ""
 ) -> Headers:
-    return {header: prefix + hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()}
+    digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return {header: prefix + digest}
 
 
 def timed(secret: str, body: bytes, *, at: float | None = None) -> Headers:
     """``t=...,v1=...``, as payment services write it."""
-    timestamp = str(int(time.time() if at is None else at))
-    digest = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    timestamp = _timestamp(at)
+    signed = timestamp.encode() + b"." + body
+    digest = hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
     return {"x-signature": f"t={timestamp},v1={digest}"}
+
+
+def _timestamp(at: float | None) -> str:
+    if at is None:
+        at = time.time()
+    return str(int(at))

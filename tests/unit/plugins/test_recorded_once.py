@@ -20,30 +20,33 @@ def active_asset(asset):
 
 
 def test_a_delivery_in_several_threads_at_once_is_accepted_once():
-    outcomes, start = [], threading.Barrier(8)
+    start = threading.Barrier(8)
+    outcomes = {number: [] for number in range(10)}
 
-    def send():
+    def send_all():
         start.wait()
-        outcomes.extend((number, record(number)) for number in range(10))
+        for number in range(10):
+            outcomes[number].append(record(number))
 
-    threads = [threading.Thread(target=send) for _ in range(8)]
+    threads = [threading.Thread(target=send_all) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    for number in range(10):
-        found = sorted(outcome for sent, outcome in outcomes if sent == number)
-        assert found == ["accepted"] + ["repeated"] * 7
+    for outcomes_of_one in outcomes.values():
+        assert sorted(outcomes_of_one) == ["accepted"] + ["repeated"] * 7
 
 
 def test_an_event_of_somebody_else_is_no_delivery_whatever_it_holds():
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
+    delivery = f"{1:064x}"
+    extras = [None, [], {}, {"note": delivery}, {"delivery": [delivery]}]
     with create_session() as session:
-        asset_id = session.query(AssetModel).filter_by(uri=URI).one().id
-        for extra in (None, [], {}, {"note": f"{1:064x}"}, {"delivery": [f"{1:064x}"]}):
-            session.add(AssetEvent(asset_id=asset_id, extra=extra))
+        asset = session.query(AssetModel).filter_by(uri=URI).one()
+        for extra in extras:
+            session.add(AssetEvent(asset_id=asset.id, extra=extra))
 
     assert record(1) == "accepted"

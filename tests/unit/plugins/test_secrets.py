@@ -7,7 +7,7 @@ import pytest
 
 from fsm_provider.plugins.webhooks.settings import registrations_prefix
 from tests.unit.plugins import signing
-from tests.unit.plugins.conftest import TOKEN
+from tests.unit.plugins.receivers import TOKEN
 
 BODY = b'{"type": "jobs.created"}'
 SECRET = "a signing secret"
@@ -16,30 +16,41 @@ SECRETS = "fsm_webhook_secrets_fsm_default_jobs"
 
 
 def post(receiver, secret, route="fsm_default/jobs"):
+    """Post a delivery that is signed with a secret; return the status of the response."""
     headers = signing.hexadecimal(secret, BODY)
-    return receiver.post(BODY, headers=headers, url=receiver.url(route=route)).status_code
+    response = receiver.post(BODY, headers=headers, url=receiver.url(route=route))
+    return response.status_code
 
 
-def ours(caplog):
-    return [
-        record.getMessage() for record in caplog.records if record.name.startswith("fsm_provider")
-    ]
+def refusal_of_everything(caplog):
+    """Return the one line of the log that says so."""
+    lines = []
+    for record in caplog.records:
+        is_ours = record.name.startswith("fsm_provider")
+        if is_ours and "every delivery is refused" in record.getMessage():
+            lines.append(record.getMessage())
+    [line] = lines
+    return line
 
 
 NO_SECRETS = [
-    *(
-        "",
-        "null",
-        "false",
-        "0",
-        "{}",
-        "[]",
-        "short",
-        "fifteen letters",
-        " None              ",
-        "[" * 50_000,
-    ),
-    *([None], ["null"], [False], [{}], ["short"], ["  None             "], [["nested in a list"]]),
+    "",
+    "null",
+    "false",
+    "0",
+    "{}",
+    "[]",
+    "short",
+    "fifteen letters",
+    " None              ",
+    "[" * 50_000,
+    [None],
+    ["null"],
+    [False],
+    [{}],
+    ["short"],
+    ["  None             "],
+    [["nested in a list"]],
 ]
 
 
@@ -49,13 +60,23 @@ class TestVariable:
         receiver.configure(**SCHEME, secrets=value)
         guesses = {
             str(value),
+            str(value).strip(),
             json.dumps(value),
-            *("", "null", "None", "false", "False", "0", "short", "{}"),
+            "",
+            "null",
+            "None",
+            "false",
+            "False",
+            "0",
+            "short",
+            "{}",
+            "fifteen letters",
         }
 
-        for guess in guesses | {str(value).strip(), "fifteen letters"}:
+        for guess in guesses:
             assert post(receiver, guess[:1000]) == 401
-        (line,) = [line for line in ours(caplog) if "every delivery is refused" in line]
+
+        line = refusal_of_everything(caplog)
         assert f"Variable {SECRETS}: holds no signing secret of fsm_default/jobs" in line
         assert "short" not in line
         assert "fifteen" not in line
@@ -71,10 +92,13 @@ class TestVariable:
     def test_the_length_of_the_decoded_key_counts_for_standard_webhooks(
         self, receiver, key_bytes, status
     ):
-        secret = "whsec_" + base64.b64encode(b"0123456789abcdef"[:key_bytes]).decode()
+        key = b"0123456789abcdef"[:key_bytes]
+        secret = "whsec_" + base64.b64encode(key).decode()
         receiver.configure(signature="standard-webhooks", secrets=secret)
 
-        assert receiver.post(BODY, headers=signing.standard(secret, BODY)).status_code == status
+        response = receiver.post(BODY, headers=signing.standard(secret, BODY))
+
+        assert response.status_code == status
 
     @pytest.mark.parametrize("tokens", ["null", [], [None], [""], ["short"]])
     def test_without_a_valid_token_no_path_is_found(self, receiver, caplog, tokens):
@@ -82,8 +106,10 @@ class TestVariable:
         receiver.clock.now += 100
 
         for token in ("", "null", "None", "0", "short", '""'):
-            assert receiver.post(BODY, url=receiver.url(token)).status_code == 404
-        (line,) = [line for line in ours(caplog) if "every delivery is refused" in line]
+            response = receiver.post(BODY, url=receiver.url(token))
+            assert response.status_code == 404
+
+        line = refusal_of_everything(caplog)
         assert "Variable fsm_webhook_secret_tokens_fsm_default_jobs: holds no path token" in line
 
 
@@ -92,30 +118,35 @@ class TestRegistrations:
 
     @pytest.fixture
     def register(self, receiver):
-        """Have the operator's Variable of a registration."""
+        """Write the operator's Variable of a registration."""
 
-        def write(number, *, route="fsm_default/jobs", **record):
-            conn_id, watched = route.split("/")
-            given = {"for": route, "at": f"2026-01-0{number}T00:00:00+00:00", **record}
-            name = registrations_prefix(conn_id, watched) + str(number) * 16
-            receiver.set(name, record.get("text", given))
+        def write(number, *, route="fsm_default/jobs", text=None, **fields):
+            record = {"for": route, "at": f"2026-01-0{number}T00:00:00+00:00", **fields}
+            conn_id, object_ = route.split("/")
+            name = registrations_prefix(conn_id, object_) + str(number) * 16
+            receiver.set(name, record if text is None else text)
 
         return write
 
     def post(self, receiver, number, route="fsm_default/jobs"):
         headers = signing.hexadecimal(f"{SECRET} {number}", BODY)
         url = receiver.url(f"{TOKEN}{number}", route)
-        return receiver.post(BODY, headers=headers, url=url).status_code
+        response = receiver.post(BODY, headers=headers, url=url)
+        return response.status_code
 
     def test_each_has_a_token_and_a_secret(self, receiver, register):
-        for number in (1, 2):
-            register(number, token=f"{TOKEN}{number}", secret=f"{SECRET} {number}")
+        register(1, token=f"{TOKEN}1", secret=f"{SECRET} 1")
+        register(2, token=f"{TOKEN}2", secret=f"{SECRET} 2")
         receiver.configure(**SCHEME)
 
-        assert [self.post(receiver, number) for number in (1, 2, 3)] == [200, 200, 404]
+        assert self.post(receiver, 1) == 200
+        assert self.post(receiver, 2) == 200
+        assert self.post(receiver, 3) == 404
         assert post(receiver, SECRET) == 401  # by hand: a token without a secret
+
         receiver.configure(**SCHEME, secrets=SECRET)
-        assert [post(receiver, SECRET), self.post(receiver, 1)] == [200, 200]
+        assert post(receiver, SECRET) == 200
+        assert self.post(receiver, 1) == 200
 
     @pytest.mark.parametrize(
         "record",
@@ -125,8 +156,7 @@ class TestRegistrations:
         self, receiver, register, caplog, record
     ):
         """Names of connections that differ only in signs begin alike."""
-        given = {"token": f"{TOKEN}1", "secret": f"{SECRET} 1", **record}
-        register(1, **given)
+        register(1, token=f"{TOKEN}1", secret=f"{SECRET} 1", **record)
         receiver.configure(**SCHEME, base={"endpoints": {"fsm-default/jobs": SCHEME}})
 
         assert self.post(receiver, 1, "fsm-default/jobs") == 404

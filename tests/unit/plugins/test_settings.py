@@ -74,13 +74,12 @@ def test_every_bad_field_is_named_and_no_value_quoted():
 
 
 def test_a_loopback_may_be_http():
-    assert (
-        ReceiverSettings.parse('{"base_url": "http://127.0.0.1:8080/"}').base_url
-        == "http://127.0.0.1:8080"
-    )
+    settings = ReceiverSettings.parse('{"base_url": "http://127.0.0.1:8080/"}')
+
+    assert settings.base_url == "http://127.0.0.1:8080"
 
 
 def test_a_url_holds_connection_and_object():
-    assert receiver_url("https://a.example", "my conn/1", "jobs", "t") == (
-        "https://a.example/fsm/webhooks/my%20conn%2F1/jobs/t"
-    )
+    url = receiver_url("https://a.example", "my conn/1", "jobs", "t")
+
+    assert url == "https://a.example/fsm/webhooks/my%20conn%2F1/jobs/t"

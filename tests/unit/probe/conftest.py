@@ -23,29 +23,35 @@ class Probed:
     def __init__(self, service, capsys):
         self.code = main(["probe"])
         captured = capsys.readouterr()
-        self.output, self.error = captured.out, captured.err
+        self.output = captured.out
+        self.error = captured.err
         self.requests = service.requests
+
         before, _, after = self.output.partition("The connection's extra:\n")
         extra, _, unknown = after.partition("\nCould not be determined:\n")
         self.lines = before[before.find("The connection works. ") :].splitlines()
-        self.extra = json.loads(extra) if extra else None
-        self.unknown = dict(
-            line.removeprefix("- ").split(", because ", 1) for line in unknown.splitlines()
-        )
+        self.extra = None
+        if extra:
+            self.extra = json.loads(extra)
+        self.unknown = {}
+        for line in unknown.splitlines():
+            name, reason = line.removeprefix("- ").split(", because ", 1)
+            self.unknown[name] = reason
 
     def line(self, name):
-        (line,) = [line for line in self.lines if line.startswith(f"{name} is ")]
+        [line] = [line for line in self.lines if line.startswith(f"{name} is ")]
         return line
 
 
 @pytest.fixture
 def probe(connect, capsys):
-    """Runs the command on a service that the connection says nothing about, or what is given."""
+    """Run the command on a service of which the connection has only these settings."""
 
     def run(service, **extra):
         connect(service, **{"page_size_param": None, "cursor_param": None, **extra})
         probed = Probed(service, capsys)
-        assert TOKEN not in probed.output + probed.error
+        assert TOKEN not in probed.output
+        assert TOKEN not in probed.error
         assert {request.method for request in probed.requests} <= {"GET"}
         assert len(probed.requests) <= 2 * MAX_REQUESTS
         return probed
@@ -59,10 +65,12 @@ def serve():
     running = []
 
     def start(forms=25, interval=timedelta(minutes=1), **parameters):
-        running.append(FakeFieldService(token=TOKEN, **{"page_size": 10, **parameters}).start())
-        running[-1].seed_forms(forms, interval=interval)
-        return running[-1]
+        service = FakeFieldService(token=TOKEN, **{"page_size": 10, **parameters}).start()
+        running.append(service)
+        service.seed_forms(forms, interval=interval)
+        return service
 
     yield start
+
     for service in running:
         service.stop()

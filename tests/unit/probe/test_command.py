@@ -38,11 +38,12 @@ def test_what_it_prints_makes_a_connection_whose_test_passes(serve, probe, conne
     extra = probe(service).extra
     connect(service, **{**extra, "page_size": 10})
 
-    assert FsmHook().test_connection() == (
-        True,
-        "The token is accepted, and the second page of forms followed the first.",
-    )
-    assert len(list(FsmHook().list_forms())) == 25
+    passed, message = FsmHook().test_connection()
+    forms = list(FsmHook().list_forms())
+
+    assert passed is True
+    assert message == "The token is accepted, and the second page of forms followed the first."
+    assert len(forms) == 25
 
 
 def test_a_listing_of_assets_that_is_forbidden_leaves_the_zone_unknown(serve, probe):
@@ -69,7 +70,11 @@ def test_a_429_with_a_long_delay_is_reported(serve, probe):
 
 @pytest.mark.parametrize(
     ("status", "says"),
-    [(401, "the token is not accepted"), (403, "lacks the permission"), (404, "host")],
+    [
+        (401, "the token is not accepted"),
+        (403, "lacks the permission"),
+        (404, "host"),
+    ],
 )
 def test_a_service_that_refuses_everything_ends_with_code_2(serve, probe, status, says):
     service = serve()
@@ -108,7 +113,8 @@ def test_an_interrupted_command_says_so_in_one_line(serve, tmp_path):
         process.send_signal(signal.SIGINT)
         _, error = process.communicate(timeout=30)
 
-    assert (process.returncode, error.splitlines()[-1]) == (130, "Interrupted")
+    assert process.returncode == 130
+    assert error.splitlines()[-1] == "Interrupted"
     assert "Traceback" not in error
 
 
@@ -135,8 +141,9 @@ def test_the_command_reads_a_connection_of_airflows_database(serve, tmp_path):
     }
     command = [sys.executable, "-c", IN_A_DATABASE, service.connection_json()]
 
-    probed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
-    assert probed.returncode == 1, probed.stderr
-    assert "cursor_param is after" in probed.stdout
-    assert TOKEN not in probed.stdout + probed.stderr
+    assert result.returncode == 1, result.stderr
+    assert "cursor_param is after" in result.stdout
+    assert TOKEN not in result.stdout
+    assert TOKEN not in result.stderr

@@ -1,6 +1,4 @@
-"""Which parameters carry the cursor and the page size, and in which zone the service writes its
-times.
-"""
+"""Which parameters carry cursor and page size, and in which zone the service writes times."""
 
 from datetime import timedelta, timezone
 
@@ -12,12 +10,16 @@ from fsm_provider.testing import faults
 
 @pytest.mark.parametrize("name", CURSOR_PARAMS[1::3])
 def test_a_cursor_parameter_is_found(serve, probe, name):
-    assert probe(serve(cursor_param=name)).extra["cursor_param"] == name
+    probed = probe(serve(cursor_param=name))
+
+    assert probed.extra["cursor_param"] == name
 
 
 @pytest.mark.parametrize("name", PAGE_SIZE_PARAMS[::3])
 def test_a_page_size_parameter_is_found(serve, probe, name):
-    assert probe(serve(page_size_param=name)).extra["page_size_param"] == name
+    probed = probe(serve(page_size_param=name))
+
+    assert probed.extra["page_size_param"] == name
 
 
 def test_names_of_the_connection_are_tried_first(serve, probe):
@@ -26,11 +28,14 @@ def test_names_of_the_connection_are_tried_first(serve, probe):
     probed = probe(service, cursor_param="weiter", page_size_param="anzahl")
 
     assert probed.code == 0
-    assert (probed.extra["cursor_param"], probed.extra["page_size_param"]) == ("weiter", "anzahl")
+    assert probed.extra["cursor_param"] == "weiter"
+    assert probed.extra["page_size_param"] == "anzahl"
 
 
 def test_a_listing_of_one_page_is_made_to_have_two(serve, probe):
-    probed = probe(serve(forms=2, page_size_param="limit", cursor_param="after"))
+    service = serve(forms=2, page_size_param="limit", cursor_param="after")
+
+    probed = probe(service)
 
     assert probed.code == 0
     assert probed.extra["cursor_param"] == "after"
@@ -40,7 +45,11 @@ def test_a_service_without_records_leaves_most_unknown(serve, probe):
     probed = probe(serve(forms=0))
 
     assert probed.code == 1
-    assert probed.extra == {"page_size_param": None, "cursor_param": None, "server_timezone": "UTC"}
+    assert probed.extra == {
+        "page_size_param": None,
+        "cursor_param": None,
+        "server_timezone": "UTC",
+    }
     assert probed.unknown["page_size_param"] == "there are no two forms."
     assert probed.unknown["cursor_param"] == "the forms have no second page."
     assert len(probed.requests) == 2
@@ -55,7 +64,7 @@ def test_a_cursor_that_is_ignored_is_not_found(serve, probe, newest_first):
 
     probed = probe(service)
 
-    assert "cursor_param" not in {name for name, value in probed.extra.items() if value}
+    assert not probed.extra.get("cursor_param")
     assert "cursor, nextCursor" in probed.unknown["cursor_param"]
     assert "page_token" in probed.unknown["cursor_param"]
 
@@ -68,11 +77,12 @@ class NewForm:
     async def play(self, exchange):
         NewForm.calls += 1
 
-        def with_one_more(page):
-            new = {**page["data"][0], "id": 9000 + NewForm.calls}
-            return {**page, "data": [new, *page["data"][:-1]]}
+        def add_form(page):
+            newest, *_ = page["data"]
+            form = {**newest, "id": 9000 + NewForm.calls}
+            return {**page, "data": [form, *page["data"][:-1]]}
 
-        await faults.Rewrite(with_one_more).play(exchange)
+        await faults.Rewrite(add_form).play(exchange)
 
 
 class Strict:
@@ -81,7 +91,10 @@ class Strict:
     async def play(self, exchange):
         known = {"after", "limit", "createdOnDateTime[gte]", "lastUpdatedOnDateTime[gte]"}
         unknown = exchange.request.query_params.keys() - known
-        await (faults.Status(400) if unknown else faults.CorrectResponse()).play(exchange)
+        fault = faults.CorrectResponse()
+        if unknown:
+            fault = faults.Status(400)
+        await fault.play(exchange)
 
 
 def test_a_service_that_refuses_unknown_parameters_is_probed(serve, probe):
@@ -91,37 +104,50 @@ def test_a_service_that_refuses_unknown_parameters_is_probed(serve, probe):
     probed = probe(service)
 
     assert probed.code == 0
-    assert (probed.extra["cursor_param"], probed.extra["page_size_param"]) == ("after", "limit")
+    assert probed.extra["cursor_param"] == "after"
+    assert probed.extra["page_size_param"] == "limit"
 
 
 class AtMost:
-    """A service with a largest page, that refuses larger ones or gives the largest or the usual
-    instead.
+    """A service with a largest page.
+
+    :param otherwise: the size of the page where a larger one is asked for; None: it is refused.
     """
 
     def __init__(self, max_size, otherwise, name="limit"):
-        self.max_size, self.otherwise, self.name = max_size, otherwise, name
+        self.max_size = max_size
+        self.otherwise = otherwise
+        self.name = name
 
     async def play(self, exchange):
-        if int(exchange.request.query_params.get(self.name, 1)) <= self.max_size:
-            await faults.CorrectResponse().play(exchange)
+        size = int(exchange.request.query_params.get(self.name, 1))
+        fault = faults.Rewrite(self.shorten)
+        if size <= self.max_size:
+            fault = faults.CorrectResponse()
         elif self.otherwise is None:
-            await faults.Status(400).play(exchange)
-        else:
+            fault = faults.Status(400)
+        await fault.play(exchange)
 
-            def cut(page):
-                fields = {"hasMore": "true", "nextCursor": "more"}
-                return {**page, "data": page["data"][: self.otherwise], "pagination": fields}
-
-            await faults.Rewrite(cut).play(exchange)
+    def shorten(self, page):
+        pagination = {"hasMore": "true", "nextCursor": "more"}
+        return {**page, "data": page["data"][: self.otherwise], "pagination": pagination}
 
 
-@pytest.mark.parametrize(("otherwise", "size"), [(None, 200), (250, 250), (10, 200)])
+@pytest.mark.parametrize(
+    ("otherwise", "size"),
+    [
+        (None, 200),
+        (250, 250),
+        (10, 200),
+    ],
+)
 def test_the_largest_page_is_found(serve, probe, otherwise, size):
     service = serve(forms=600, page_size_param="limit")
     service.fail("GET", "/forms", AtMost(250, otherwise), every=True)
 
-    assert probe(service).extra["page_size"] == size
+    probed = probe(service)
+
+    assert probed.extra["page_size"] == size
 
 
 def test_the_request_limit_is_not_exceeded(serve, probe):
@@ -150,4 +176,5 @@ def test_the_zone_of_the_service_unless_its_clock_is_wrong(serve, probe, zone, m
 
     assert probed.extra["server_timezone"] == zone
     assert ("server_timezone" in probed.unknown) is bool(says)
-    assert [text for text in says if text not in probed.unknown["server_timezone"]] == []
+    for text in says:
+        assert text in probed.unknown["server_timezone"]
