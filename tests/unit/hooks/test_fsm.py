@@ -15,24 +15,27 @@ from fsm_provider.testing import faults
 from tests.unit.conftest import TOKEN
 
 
-def connection(**fields):
-    given = {"host": "https://api.example.com/v1", "password": "secret-token", **fields}
-    extra = given.pop("extra", None)
-    text = extra if extra is None or isinstance(extra, str) else json.dumps(extra)
-    return Connection(conn_id="fsm_default", conn_type="fsm", extra=text, **given)
+def connection(*, extra=None, **fields):
+    """Make a connection; an extra that is no text is written as JSON."""
+    if isinstance(extra, dict):
+        extra = json.dumps(extra)
+    values = {"host": "https://api.example.com/v1", "password": "secret-token", **fields}
+    return Connection(conn_id="fsm_default", conn_type="fsm", extra=extra, **values)
 
 
 def test_the_uri_form_gives_the_same_as_the_json_form(monkeypatch):
     extra = {"page_size": "50", "page_size_param": "limit", "verify_ssl": "false"}
-    uri = "fsm://:secret-token@https%3A%2F%2Fapi.example.com%2Fv1/?" + "&".join(
-        f"{name}={value}" for name, value in extra.items()
+    uri = (
+        "fsm://:secret-token@https%3A%2F%2Fapi.example.com%2Fv1/"
+        "?page_size=50&page_size_param=limit&verify_ssl=false"
     )
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", uri)
 
     settings = settings_from(FsmHook.get_connection("fsm_default"))
 
     assert settings == settings_from(connection(extra=extra))
-    assert (settings.page_size, settings.verify_ssl) == (50, False)
+    assert settings.page_size == 50
+    assert settings.verify_ssl is False
     assert settings.token.get_secret_value() == "secret-token"
 
 
@@ -45,8 +48,11 @@ def test_a_form_field_left_empty_has_its_default():
 
 @pytest.mark.parametrize("empty", [None, ""])
 def test_an_emptied_api_version_sends_none(empty):
-    assert settings_from(connection(extra={"api_version": empty})).api_version == ""
-    assert settings_from(connection()).api_version == "2.0"
+    emptied = settings_from(connection(extra={"api_version": empty}))
+    default = settings_from(connection())
+
+    assert emptied.api_version == ""
+    assert default.api_version == "2.0"
 
 
 @pytest.mark.parametrize(
@@ -71,13 +77,15 @@ def test_each_bad_field_is_named(fields, names):
 
     message = str(refused.value)
     assert message.startswith("connection 'fsm_default': ")
-    assert all(f"{name}" in message for name in names)
-    assert str(fields.get("password") or "secret-token") not in message
+    for name in names:
+        assert name in message
+    password = fields.get("password") or "secret-token"
+    assert password not in message
 
 
 def hook_for(monkeypatch, **fields):
-    given = {"conn_type": "fsm", "password": "secret-token", **fields}
-    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(given))
+    values = {"conn_type": "fsm", "password": "secret-token", **fields}
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(values))
     return FsmHook()
 
 
@@ -103,15 +111,26 @@ def hook_for(monkeypatch, **fields):
     ],
 )
 def test_a_service_is_the_same_for_each_way_to_write_its_url(monkeypatch, fields, service):
-    assert hook_for(monkeypatch, **fields).settings.service == service
+    hook = hook_for(monkeypatch, **fields)
+
+    assert hook.settings.service == service
 
 
 @pytest.mark.parametrize(
-    "host", ["https://[::1/v1", "https://", "::1", "https://a:99999", "ftp://a"]
+    "host",
+    [
+        "https://[::1/v1",
+        "https://",
+        "::1",
+        "https://a:99999",
+        "ftp://a",
+    ],
 )
 def test_a_host_that_is_no_url_names_no_service(monkeypatch, host):
+    hook = hook_for(monkeypatch, host=host)
+
     with pytest.raises(FsmInputError) as refused:
-        _ = hook_for(monkeypatch, host=host).settings.service
+        _ = hook.settings.service
 
     assert str(refused.value) == (
         "connection 'fsm_default': host: should be a URL such as https://api.example.com/v1"
@@ -127,7 +146,9 @@ def test_a_write_that_was_refused_for_the_old_token_is_made_once_with_the_new_on
 
     hook.create_job(7, {})
 
-    assert [request.status for request in service.requests] == [401, 201]
+    first, second = service.requests
+    assert first.status == 401
+    assert second.status == 201
     assert len(service.jobs) == 1
 
 
@@ -184,10 +205,9 @@ def test_what_another_host_answers_is_not_shown(service, connect, fault, says):
 @pytest.mark.parametrize(("name", "place"), [("token", "password"), ("base_url", "host")])
 def test_a_field_of_the_connection_is_no_setting_of_its_extra(service, connect, name, place):
     connect(service, **{name: "http://elsewhere"})
+    message = f"extra: {name} is not one of its settings: it is .* {place}$"
 
-    with pytest.raises(
-        FsmInputError, match=f"extra: {name} is not one of its settings: it is .* {place}$"
-    ):
+    with pytest.raises(FsmInputError, match=message):
         _ = FsmHook().client
 
 
@@ -204,7 +224,8 @@ def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
     assert fields.keys() == declared.keys()
     assert kinds["page_size"] == "IntegerField"
     assert kinds["verify_ssl"] == "BooleanField"
-    assert kinds["cursor_param"] == kinds["timeout"] == "StringField"
+    assert kinds["cursor_param"] == "StringField"
+    assert kinds["timeout"] == "StringField"
     assert fields["timeout"].kwargs["default"] == "30"
     behaviour = FsmHook.get_ui_field_behaviour()
     assert behaviour["relabeling"]["password"] == "API token"
@@ -212,19 +233,18 @@ def test_airflow_before_3_2_gets_the_same_fields(monkeypatch):
 
 
 def test_a_connection_of_another_type_is_refused_with_both_names(monkeypatch):
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_FSM_DEFAULT", '{"conn_type": "http", "host": "https://api.example.com"}'
-    )
-    with pytest.raises(
-        FsmInputError, match="connection 'fsm_default': is of type 'http', not 'fsm'"
-    ):
+    connection_json = '{"conn_type": "http", "host": "https://api.example.com"}'
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", connection_json)
+    message = "connection 'fsm_default': is of type 'http', not 'fsm'"
+
+    with pytest.raises(FsmInputError, match=message):
         FsmHook().client  # noqa: B018
 
 
 def test_a_host_without_a_scheme_is_https(service, monkeypatch):
     host = service.base_url.removeprefix("http://")
-    plain = {**service.connection(), "host": host, "extra": {"max_retries": 0}}
-    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(plain))
+    values = {**service.connection(), "host": host, "extra": {"max_retries": 0}}
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps(values))
 
     passed, message = FsmHook().test_connection()
 
@@ -239,10 +259,9 @@ def test_a_variable_that_airflow_cannot_read_is_named_without_its_text(service, 
     with pytest.raises(AirflowNotFoundException) as missing:
         FsmHook().client  # noqa: B018
 
-    assert str(missing.value).startswith(
-        "connection 'fsm_default': AIRFLOW_CONN_FSM_DEFAULT is set, but"
-    )
-    assert service.settings.token not in str(missing.value)
+    message = str(missing.value)
+    assert message.startswith("connection 'fsm_default': AIRFLOW_CONN_FSM_DEFAULT is set, but")
+    assert service.settings.token not in message
     assert missing.value.__suppress_context__
 
 
@@ -259,7 +278,8 @@ def test_an_error_that_the_connection_may_cause_names_it(service, connect, monke
     with pytest.raises(FsmApiError) as refused:
         FsmHook().request("GET", "/x")
 
-    assert ("; connection 'fsm_default'" in str(refused.value)) == (status != 400)
+    is_named = "; connection 'fsm_default'" in str(refused.value)
+    assert is_named == (status != 400)
 
 
 def test_a_path_that_is_not_there_is_shown_with_the_base_path(service, connect, monkeypatch):

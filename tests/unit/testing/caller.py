@@ -23,6 +23,12 @@ class Caller:
         url = self.service.base_url + path
         return self.session.request(method, url, timeout=5, **kwargs)
 
+    def create_job(self, property_id: int | str, body: Any = None) -> requests.Response:
+        """Create a job, by default with an empty body."""
+        if body is None:
+            body = {}
+        return self("POST", f"/properties/{property_id}/jobs", json=body)
+
     def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
         """Follow nextCursor to the end, on any dialect."""
         while True:

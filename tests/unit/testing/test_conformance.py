@@ -143,10 +143,10 @@ def test_a_body_that_cannot_be_sent_back_is_a_bad_request_and_creates_nothing(ca
 def test_a_number_too_long_to_be_read_is_no_server_error(call):
     digits = "1" * 5000
 
-    assert call("POST", f"/properties/{digits}/jobs", json={}).status_code == 404
-    job = call("POST", "/properties/7/jobs", json={"customerContactID": digits})
-    assert job.status_code == 201
-    assert job.json()["customerContact"]["contactID"] == 0
+    assert call.create_job(digits).status_code == 404
+    response = call.create_job(7, {"customerContactID": digits})
+    assert response.status_code == 201
+    assert response.json()["customerContact"]["contactID"] == 0
 
 
 @pytest.mark.parametrize(

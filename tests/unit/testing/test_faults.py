@@ -81,8 +81,8 @@ def test_the_right_body_under_a_wrong_type_or_none(call, service):
     service.fail(*JOBS, faults.WrongContentType())
     service.fail(*JOBS, faults.WrongContentType(None), call=2)
 
-    plain = call("POST", "/properties/1/jobs", json={})
-    untyped = call("POST", "/properties/1/jobs", json={})
+    plain = call.create_job(1)
+    untyped = call.create_job(1)
 
     assert plain.status_code == 201
     assert plain.headers["content-type"] == "text/plain"

@@ -113,7 +113,7 @@ def test_an_updated_form_keeps_its_place_and_its_creation(call):
 
 
 def test_a_form_is_completed_against_the_property_of_its_job(call):
-    job = call("POST", "/properties/7/jobs", json={}).json()
+    job = call.create_job(7).json()
 
     form = call.service.complete_form(job["id"], "Sign-off")
 

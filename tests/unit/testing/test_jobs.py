@@ -18,7 +18,7 @@ BODY = {
 
 
 def test_what_was_sent_is_carried_over_to_the_job(call):
-    job = call("POST", "/properties/7/jobs", json=BODY).json()
+    job = call.create_job(7, BODY).json()
 
     for name, value in BODY.items():
         assert job[name] == value
@@ -31,7 +31,7 @@ def test_what_was_sent_is_carried_over_to_the_job(call):
 
 def test_links_are_absolute_below_the_base_path(serve):
     call = serve(base_path="api/v2/")
-    job = call("POST", "/properties/7/jobs", json={}).json()
+    job = call.create_job(7).json()
 
     assert call.service.base_url.endswith("/api/v2")
     assert job["links"] == {
@@ -45,8 +45,8 @@ def test_links_are_absolute_below_the_base_path(serve):
 def test_unknown_fields_are_echoed_but_set_nothing_that_the_service_sets(call):
     sent = {"poNumber": 3, "id": 1, "status": "x"}
 
-    first = call("POST", "/properties/7/jobs", json=sent).json()
-    second = call("POST", "/properties/7/jobs", json=sent).json()
+    first = call.create_job(7, sent).json()
+    second = call.create_job(7, sent).json()
 
     assert first["poNumber"] == 3
     assert first["status"] == "Open"
@@ -66,7 +66,7 @@ def test_unknown_fields_are_echoed_but_set_nothing_that_the_service_sets(call):
     ],
 )
 def test_skills_of_another_form_do_not_reach_the_job(call, skills, result):
-    job = call("POST", "/properties/7/jobs", json={"skills": skills}).json()
+    job = call.create_job(7, {"skills": skills}).json()
 
     assert job["skills"] == result
 
@@ -91,15 +91,15 @@ def test_what_makes_no_job_is_refused_by_name(call, sent, named):
 
 
 def test_any_property_exists_by_default_but_none_that_is_no_number(call):
-    assert call("POST", "/properties/987654/jobs", json={}).status_code == 201
-    assert call("POST", "/properties/abc/jobs", json={}).status_code == 404
+    assert call.create_job(987654).status_code == 201
+    assert call.create_job("abc").status_code == 404
 
 
 def test_only_the_given_properties_exist(serve):
     call = serve(properties={1})
-    assert call("POST", "/properties/1/jobs", json={}).status_code == 201
-    assert call("POST", "/properties/2/jobs", json={}).status_code == 404
+    assert call.create_job(1).status_code == 201
+    assert call.create_job(2).status_code == 404
 
     call.service.add_property(2)
 
-    assert call("POST", "/properties/2/jobs", json={}).status_code == 201
+    assert call.create_job(2).status_code == 201

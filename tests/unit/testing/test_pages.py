@@ -12,7 +12,7 @@ def visit(url, headers=BROWSER):
 
 def test_the_link_of_a_job_leads_a_browser_to_its_page(serve):
     call = serve(base_path="/api")
-    job = call("POST", "/properties/7/jobs", json={"customerReference": "PO-1"}).json()
+    job = call.create_job(7, {"customerReference": "PO-1"}).json()
     call.service.add_form(job_id=job["id"], form_name="Warning Notice")
     call.service.add_form(job_id=job["id"] + 1, form_name="Another job's")
 
@@ -37,7 +37,7 @@ def test_the_jobs_are_listed_with_a_link_to_each(call):
 def test_nothing_of_a_record_is_html(call):
     evil = "<script>alert('\"&')</script>"
     body = {"notes": evil, "customerReference": evil, evil: [evil]}
-    job = call("POST", "/properties/7/jobs", json=body).json()
+    job = call.create_job(7, body).json()
     call.service.add_form(job_id=job["id"], form_name=evil)
     other = call.service.add_job(8, id='"><script>', status={"x": evil})
 

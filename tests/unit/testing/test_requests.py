@@ -66,7 +66,7 @@ def test_a_recorded_request_says_whether_the_token_was_right_but_not_what_it_was
 
 
 def test_requests_can_be_selected_and_forgotten(call):
-    call("POST", "/properties/7/jobs", json={})
+    call.create_job(7)
     call("GET", "/forms")
 
     [selected] = call.service.requests_to("POST", "/properties/*/jobs")

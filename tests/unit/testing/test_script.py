@@ -42,10 +42,10 @@ def test_only_the_calls_named_fail(call, service, calls, expected):
 def test_only_matching_requests_are_counted_and_fail(call, service):
     service.fail(*JOBS, faults.Status(503), call=2)
 
-    assert call("POST", "/properties/1/jobs", json={}).status_code == 201
+    assert call.create_job(1).status_code == 201
     assert failed_calls(call, 3) == []
     assert call("POST", "/settings/webhooks").status_code == 409
-    assert call("POST", "/properties/22/jobs", json={}).status_code == 503
+    assert call.create_job(22).status_code == 503
     [job] = service.jobs
     assert job["propertyID"] == 1
 

@@ -25,14 +25,14 @@ def test_stop_ends_every_thread():
 
 
 def test_it_comes_back_on_the_same_port_with_its_records(call):
-    call("POST", "/properties/1/jobs", json={})
+    call.create_job(1)
     url = call.service.base_url
 
     call.service.stop()
     call.service.start()
 
     assert call.service.base_url == url
-    assert call("POST", "/properties/1/jobs", json={}).status_code == 201
+    assert call.create_job(1).status_code == 201
     assert len(call.service.jobs) == 2
 
 
@@ -63,7 +63,7 @@ def test_a_parameter_that_makes_no_sense_is_refused_by_name(parameters):
 def test_the_engineer_completes_each_form_and_then_the_job_after_a_while(serve, caplog):
     caplog.set_level(logging.INFO, "fsm_provider.testing")
     call = serve(engineer=Engineer(after=0.2, form_names=("A", "B"), every=0.2))
-    job = call("POST", "/properties/7/jobs", json={}).json()
+    job = call.create_job(7).json()
 
     call.service.wait_for(lambda: call.service.jobs[0]["status"] == "Completed", timeout=10)
 
@@ -93,7 +93,7 @@ def test_stop_cancels_forms_and_deliveries_that_are_not_due_yet(serve):
     delayed = Deliveries(reorder=1, seed=2)  # some 0.96 s
     call = serve(engineer=Engineer(after=1), deliveries=delayed)
     call.service.add_webhook("http://127.0.0.1:9/", SIGNING_SECRET)
-    call("POST", "/properties/7/jobs", json={})
+    call.create_job(7)
 
     call.service.stop()
     call.service.start()

@@ -15,7 +15,7 @@ from tests.unit.testing.raw_connection import JOBS, SHORT, RawConnection, create
 
 
 def test_connections_are_refused_for_a_while_and_the_service_comes_back_as_it_was(call, service):
-    call("POST", "/properties/1/jobs", json={})
+    call.create_job(1)
     url = service.base_url
 
     for _ in range(2):
@@ -25,7 +25,7 @@ def test_connections_are_refused_for_a_while_and_the_service_comes_back_as_it_wa
                     RawConnection(service)
             with pytest.raises(requests.ConnectionError, match="refused"):
                 call("GET", "/forms")
-        assert call("POST", "/properties/1/jobs", json={}).status_code == 201
+        assert call.create_job(1).status_code == 201
 
     assert service.base_url == url
     assert len(service.jobs) == 3

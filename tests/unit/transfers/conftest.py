@@ -4,35 +4,8 @@ import multiprocessing
 from multiprocessing import forkserver
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
-from tests.unit.conftest import contents
-from tests.unit.state_store import context_for
-
-
-class Storage:
-    """A folder, and a task that stores PDFs in it, once for each attempt."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def bring(self, forms, *, context=(), **kwargs):
-        """Return the task's result, also if it fails, and its error."""
-        context = context_for(None, **dict(context))
-        try:
-            return self.operator(forms, **kwargs).execute(context), None
-        except (AirflowException, AirflowFailException) as error:
-            return context["ti"].pushed.get("return_value"), error
-
-    def operator(self, forms, **kwargs):
-        arguments = {"destination": str(self.folder), **kwargs}
-        return FsmFormPdfsToObjectStorageOperator(task_id="pdfs", forms=forms, **arguments)
-
-    @property
-    def files(self):
-        """All files, by their path in the folder."""
-        return contents(self.folder)
+from tests.unit.transfers.stored_pdfs import Storage
 
 
 @pytest.fixture(scope="session")
@@ -43,13 +16,16 @@ def spool_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def processes(spool_folder):
-    """Make processes by forking one that has done what takes them their first second: they start at
-    once.
+    """Make processes that start at once: they are forked off one that has made an export.
 
     There is one such process for all tests, and SQLite reads its folder there once.
     """
+    preloaded = [
+        "tests.unit.transfers.preloaded_export",
+        "tests.unit.transfers.killed_process",
+    ]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.unit.transfers.warm", "tests.unit.transfers.killed"])
+    context.set_forkserver_preload(preloaded)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SQLITE_TMPDIR", str(spool_folder))
         patch.setenv("TMPDIR", str(spool_folder))

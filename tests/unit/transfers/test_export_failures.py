@@ -3,7 +3,7 @@
 import errno
 import itertools
 import os
-from datetime import UTC, datetime
+import sys
 from uuid import uuid4
 
 import boto3
@@ -17,17 +17,16 @@ from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
 from tests.s3 import BUCKET
 from tests.unit.conftest import contents
 from tests.unit.state_store import context_for
-from tests.unit.transfers.test_exports import export, export_assets, ids
-
-START = datetime(2026, 1, 30, 22, tzinfo=UTC)
+from tests.unit.transfers.exports import START, export, export_assets, ids
 
 
-class Full:
-    """A storage that takes so many writes and no more."""
+class FullStorage:
+    """A storage that takes so many writes and no more; None: any number."""
 
     def __init__(self, monkeypatch):
-        self.left = None
-        write, call_s3 = LocalFileOpener.write, S3FileSystem._call_s3
+        self.writes_left = None
+        write = LocalFileOpener.write
+        call_s3 = S3FileSystem._call_s3
 
         def limited_write(*args, **kwargs):
             self.count()
@@ -42,10 +41,11 @@ class Full:
         monkeypatch.setattr(S3FileSystem, "_call_s3", limited_call)
 
     def count(self):
-        if self.left is not None:
-            if not self.left:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            self.left -= 1
+        if self.writes_left is None:
+            return
+        if self.writes_left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.writes_left -= 1
 
 
 @pytest.mark.parametrize("format", ["jsonl", "csv", "parquet"])
@@ -55,10 +55,10 @@ def test_a_full_storage_leaves_the_export_before_it(service, connect, storage, m
     export(storage, format=format)
     before = contents(storage)
     service.add_form(created=START)
-    full = Full(monkeypatch)
+    full = FullStorage(monkeypatch)
 
     for writes in itertools.count():
-        full.left = writes
+        full.writes_left = writes
         try:
             export(storage, format=format)
             break
@@ -72,17 +72,17 @@ def test_a_full_storage_leaves_the_export_before_it(service, connect, storage, m
 def test_uploads_of_an_export_that_fails_are_given_up(service, connect, storage_on_s3, monkeypatch):
     service.add_form()
     connect(service)
-    full = Full(monkeypatch)
+    full = FullStorage(monkeypatch)
 
-    full.left = 0
+    full.writes_left = 0
     with pytest.raises(OSError, match="No space left"):
         export(storage_on_s3)
 
     client = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"])
-    ours = storage_on_s3.path.removeprefix(f"{BUCKET}/")
-    uploads = client.list_multipart_uploads(Bucket=BUCKET, Prefix=ours).get("Uploads", [])
+    prefix = storage_on_s3.path.removeprefix(f"{BUCKET}/")
+    listing = client.list_multipart_uploads(Bucket=BUCKET, Prefix=prefix)
     client.close()
-    assert uploads == []
+    assert listing.get("Uploads", []) == []
 
 
 @pytest.fixture
@@ -91,9 +91,8 @@ def storage_on_s3(s3):
 
 
 def store_pdfs(folder):
-    FsmFormPdfsToObjectStorageOperator(task_id="t", destination=folder, forms=[5001]).execute(
-        context_for(None)
-    )
+    operator = FsmFormPdfsToObjectStorageOperator(task_id="t", destination=folder, forms=[5001])
+    operator.execute(context_for(None))
 
 
 @pytest.mark.parametrize("task", [export, export_assets, store_pdfs])
@@ -111,12 +110,12 @@ def test_a_storage_whose_package_is_missing_is_named_before_anything_is_listed(
 ):
     connect(service)
     if missing:
-        monkeypatch.setitem(__import__("sys").modules, missing, None)
+        monkeypatch.setitem(sys.modules, missing, None)
+    destination = f"{scheme}://{uuid4()}@bucket/folder"
+    message = rf"destination: {scheme}://.* needs {install} \("
 
-    with pytest.raises(
-        AirflowFailException, match=rf"destination: {scheme}://.* needs {install} \("
-    ):
-        task(f"{scheme}://{uuid4()}@bucket/folder")
+    with pytest.raises(AirflowFailException, match=message):
+        task(destination)
 
     assert service.requests == []
 
@@ -125,7 +124,7 @@ def test_an_identifier_of_more_than_64_bits_is_named(service, connect, storage):
     connect(service)
     service.add_form(id=2**63)
 
-    with pytest.raises(
-        FsmResponseError, match="nothing is exported: an identifier has more than 64 bits"
-    ):
+    message = "nothing is exported: an identifier has more than 64 bits"
+
+    with pytest.raises(FsmResponseError, match=message):
         export(storage)

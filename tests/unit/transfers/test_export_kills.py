@@ -11,13 +11,14 @@ from glob import glob
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 from tests.seeds import SEED, number_of_kills
 from tests.unit.conftest import contents
-from tests.unit.transfers.killed import started
+from tests.unit.transfers.killed_process import start_process
 
 KILLS = {"file": number_of_kills(20), "s3": number_of_kills(4)}
 MOST = 100
 """Kills, if none before has met an export that writes."""
-FORMS, PAGE = 1_200, 100
-PAGES = FORMS // PAGE
+FORMS = 1_200
+PAGE_SIZE = 100
+PAGES = FORMS // PAGE_SIZE
 FORMATS = ("jsonl", "csv", "parquet")
 PAGE_SECONDS = 0.02
 """About as long as a page takes."""
@@ -31,7 +32,9 @@ class Export:
 
     def __init__(self, processes, path):
         self.folder = path.parent
-        self.process = started(processes, FsmFormsToObjectStorageOperator, destination=str(path))
+        self.process = start_process(
+            processes, FsmFormsToObjectStorageOperator, destination=str(path)
+        )
 
     def finish(self):
         self.process.join()
@@ -53,43 +56,56 @@ def test_an_export_killed_at_random_times_and_run_again_is_complete(
     service, connect, storage, processes, spool_folder
 ):
     print(f"FSM_KILLS_SEED={SEED}")
-    chance, store = random.Random(SEED), storage.protocol or "file"
-    service.settings.page_size = PAGE
+    chance = random.Random(SEED)
+    store = storage.protocol or "file"
+    service.settings.page_size = PAGE_SIZE
     service.seed_forms(FORMS)
     connect(service)
-    wanted = {}
-    for format in FORMATS:
-        Export(processes, storage / format / f"forms.{format}").finish()
-        ((name, content),) = contents(storage / format).items()
-        wanted[format] = content
-        assert name == f"forms.{format}"
+    complete = {format: export_once(processes, storage, format) for format in FORMATS}
 
-    killed = halfway = 0
+    killed = 0
+    partial_files = 0
     for number in range(MOST):
-        if number >= KILLS[store] and killed and (halfway or store == "s3"):
+        has_met_both = killed and (partial_files or store == "s3")
+        if number >= KILLS[store] and has_met_both:
             break
         format = chance.choice(FORMATS)
         file = storage / f"{number}-{format}" / f"forms.{format}"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(OLDER)
         service.clear_requests()
+
         running = Export(processes, file)
         if number % 2 and store == "file":
             running.wait_until_it_writes()
             killed += running.kill_after(chance.uniform(0, WRITING_SECONDS))
         else:
-            listed = 1 + number % KILLS[store] * PAGES // KILLS[store]  # early and late ones
-            service.wait_for(lambda listed=listed: len(service.requests) >= listed, 60)
+            wait_for_requests(service, 1 + number % KILLS[store] * PAGES // KILLS[store])
             killed += running.kill_after(chance.uniform(0, PAGE_SECONDS))
-        found = contents(file.parent)
-        assert found.pop(file.name) in (OLDER, wanted[format])
-        assert all(name.startswith(".partial-") for name in found)
-        halfway += len(found)
+
+        files = contents(file.parent)
+        assert files.pop(file.name) in (OLDER, complete[format])
+        for name in files:
+            assert name.startswith(".partial-")
+        partial_files += len(files)
         assert not list(spool_folder.iterdir())
 
         Export(processes, file).finish()
 
-        assert contents(file.parent) == {file.name: wanted[format]}
-    print(f"{killed} were killed, {halfway} of them while they wrote")
+        assert contents(file.parent) == {file.name: complete[format]}
+    print(f"{killed} were killed, {partial_files} of them while they wrote")
     assert killed
-    assert halfway or store == "s3"
+    assert partial_files or store == "s3"
+
+
+def export_once(processes, storage, format):
+    """Export without a kill; return the content of the file."""
+    Export(processes, storage / format / f"forms.{format}").finish()
+    [(name, content)] = contents(storage / format).items()
+    assert name == f"forms.{format}"
+    return content
+
+
+def wait_for_requests(service, count):
+    """Wait for so many requests: few for an early kill, many for a late one."""
+    service.wait_for(lambda: len(service.requests) >= count, 60)

@@ -35,14 +35,14 @@ def connected(service, connect):
 
 @pytest.fixture
 def references(service, make_client):
-    """The forms of the service as XCom holds them, by default as references."""
+    """List the forms of the service as XCom holds them, by default as references."""
 
-    def listed(xcom="references"):
+    def list_forms(xcom="references"):
         forms = for_xcom(make_client(service).list_forms(), xcom)
         service.clear_requests()
         return forms
 
-    return listed
+    return list_forms
 
 
 def path_for(form):
@@ -52,9 +52,13 @@ def path_for(form):
     return f"property={form['propertyID']}/job={job_id}/form={form['id']}/v={version}.pdf"
 
 
-def stored_ones(result):
-    """Return of which inputs the PDF is stored, in order."""
+def is_stored(result):
+    """Return for each input, in order, whether its PDF is stored."""
     return [path is not None for path in result["paths"]]
+
+
+def pdfs_of_all_forms(service):
+    return [service.pdf(form["id"]) for form in service.forms]
 
 
 def test_each_pdf_is_stored_under_its_version(service, stored, references):
@@ -65,18 +69,24 @@ def test_each_pdf_is_stored_under_its_version(service, stored, references):
     assert error is None
     assert stored.files == {path_for(form): service.pdf(form["id"]) for form in service.forms}
     size = sum(map(len, stored.files.values()))
-    read = [ObjectStoragePath(path).read_bytes() for path in result.pop("paths")]
-    assert read == [service.pdf(form["id"]) for form in service.forms]
-    assert result == {"stored": 12, "skipped": 0, "failed": 0, "not_tried": 0, "bytes": size}
+    contents = [ObjectStoragePath(path).read_bytes() for path in result.pop("paths")]
+    assert contents == pdfs_of_all_forms(service)
+    assert result == {
+        "stored": 12,
+        "skipped": 0,
+        "failed": 0,
+        "not_tried": 0,
+        "bytes": size,
+    }
 
 
 def test_references_are_listed_once_with_the_narrowest_filter(service, on_disk, references):
     service.seed_forms(5, first_created=NOON - timedelta(days=1))
-    for minutes in (5, 3):
-        service.add_form(job_id=70, property_id=7, created=NOON + timedelta(minutes=minutes))
-    wanted = [form for form in references() if form["jobID"] == 70]
+    service.add_form(job_id=70, property_id=7, created=NOON + timedelta(minutes=5))
+    service.add_form(job_id=70, property_id=7, created=NOON + timedelta(minutes=3))
+    forms_of_job = [form for form in references() if form["jobID"] == 70]
 
-    _, error = on_disk.bring(wanted)
+    _, error = on_disk.bring(forms_of_job)
 
     assert error is None
     [listing] = service.requests_to("GET", "/forms")
@@ -87,27 +97,42 @@ def test_references_are_listed_once_with_the_narrowest_filter(service, on_disk, 
     }
 
 
-ODD = [["x"], True, 1.5, {"jobID": {"a": 1}}, "\ud800", "0001-01-01T00:00:00+14:00"]
+ODD_VALUES = [
+    ["x"],
+    True,
+    1.5,
+    {"jobID": {"a": 1}},
+    "\ud800",
+    "0001-01-01T00:00:00+14:00",
+]
 """Values that no service should send: a record keeps them as they came."""
 
 
 @pytest.mark.parametrize(
     "field",
     [
-        *("lastUpdatedOnDateTime", "createdOnDateTime", "propertyID", "jobID"),
-        *("jobDetails", "formName", "formPDFURL"),
+        "lastUpdatedOnDateTime",
+        "createdOnDateTime",
+        "propertyID",
+        "jobID",
+        "jobDetails",
+        "formName",
+        "formPDFURL",
     ],
 )
 def test_an_odd_value_in_a_record_stops_no_pdf(service, on_disk, field):
-    forms = [{"id": service.add_form(created=NOON)["id"], field: value} for value in ODD]
+    forms = []
+    for value in ODD_VALUES:
+        form = service.add_form(created=NOON)
+        forms.append({"id": form["id"], field: value})
+    last = service.add_form(created=NOON)
+    forms.append({"id": last["id"]})
 
-    result, error = on_disk.bring([*forms, {"id": service.add_form(created=NOON)["id"]}])
+    result, error = on_disk.bring(forms)
 
     assert error is None
     assert result["stored"] == len(service.forms)
-    assert sorted(on_disk.files.values()) == sorted(
-        service.pdf(form["id"]) for form in service.forms
-    )
+    assert sorted(on_disk.files.values()) == sorted(pdfs_of_all_forms(service))
 
 
 def test_a_listing_is_read_no_further_than_it_takes(service, on_disk):
@@ -116,16 +141,18 @@ def test_a_listing_is_read_no_further_than_it_takes(service, on_disk):
     on_disk.bring([5001, "5012"])
 
     assert len(service.requests_to("GET", "/forms")) == 2
-    assert sorted(on_disk.files) == sorted(path_for(service.forms[index]) for index in (0, 11))
+    first = path_for(service.forms[0])
+    twelfth = path_for(service.forms[11])
+    assert sorted(on_disk.files) == sorted([first, twelfth])
 
 
 def test_the_newer_version_is_stored(service, on_disk, references, caplog):
     caplog.set_level(logging.INFO)
     form = service.add_form(created=NOON)
-    asked = references()
+    older = references()
     changed = service.update_form(form["id"])
 
-    on_disk.bring([*asked, form["id"]])
+    on_disk.bring([*older, form["id"]])
 
     assert on_disk.files == {path_for(changed): service.pdf(form["id"])}
     assert f"Form {form['id']} stored: {path_for(changed)}" in caplog.text
@@ -139,7 +166,8 @@ def test_inputs_of_one_version_are_fetched_once(service, on_disk, references):
 
     assert len(service.requests_to(*PDFS)) == 1
     assert len(set(result["paths"])) == 1
-    assert (result["stored"], result["skipped"]) == (3, 1)
+    assert result["stored"] == 3
+    assert result["skipped"] == 1
     assert result["bytes"] == len(service.pdf(5001))
 
 
@@ -149,26 +177,29 @@ def test_a_form_that_is_not_listed_fails_and_does_not_stop_the_others(service, o
     result, error = on_disk.bring([4711, *references()])
 
     assert isinstance(error, AirflowFailException)
-    assert str(error).splitlines()[0] == f"2 PDFs: 1 stored, 1 failed; {result['bytes']} bytes"
-    assert "forms[0]: form 4711 is not in the listing (all forms)" in str(error)
-    assert stored_ones(result) == [False, True]
+    summary, *details = str(error).splitlines()
+    assert summary == f"2 PDFs: 1 stored, 1 failed; {result['bytes']} bytes"
+    assert "forms[0]: form 4711 is not in the listing (all forms)" in "\n".join(details)
+    assert is_stored(result) == [False, True]
 
 
 def test_what_a_storages_library_raises_does_not_stop_the_others(
     service, stored, references, monkeypatch
 ):
-    rename, call_s3 = os.rename, S3FileSystem._call_s3
+    rename = os.rename
+    call_s3 = S3FileSystem._call_s3
 
-    def refuse(path):
+    def raise_for_second(path):
         if "form=5002" in str(path):
             raise EndpointConnectionError(endpoint_url="https://s3.example.com")
 
     def rename_others(source, target):
-        refuse(target)
+        raise_for_second(target)
         rename(source, target)
 
     async def put_others(files, method, *args, **kwargs):
-        refuse(kwargs.get("Key") if method == "put_object" else None)
+        if method == "put_object":
+            raise_for_second(kwargs.get("Key"))
         return await call_s3(files, method, *args, **kwargs)
 
     monkeypatch.setattr(os, "rename", rename_others)
@@ -180,8 +211,9 @@ def test_what_a_storages_library_raises_does_not_stop_the_others(
     assert isinstance(error.__cause__, FsmStorageError)
     assert "form 5002: " in str(error)
     assert "EndpointConnectionError" in str(error)
-    assert (result["stored"], result["failed"]) == (2, 1)
-    assert stored_ones(result) == [True, False, True]
+    assert result["stored"] == 2
+    assert result["failed"] == 1
+    assert is_stored(result) == [True, False, True]
     assert len(stored.files) == 2
 
 
@@ -228,7 +260,7 @@ def test_a_bad_one_does_not_stop_the_others(
     result, error = on_disk.bring(references("full"), max_bytes=10_000, max_seconds="1")
 
     assert isinstance(error, AirflowFailException) is not retried
-    assert stored_ones(result) == [True, False, True]
+    assert is_stored(result) == [True, False, True]
     assert said in str(error)
     assert len(on_disk.files) == 2
 
@@ -277,7 +309,8 @@ def test_failures_in_a_row_stop_the_transfer_and_leave_the_rest_to_a_retry(
         result, error = on_disk.bring(forms, max_concurrency=1)
 
     assert not isinstance(error, AirflowFailException)
-    assert (result["failed"], result["not_tried"]) == (MAX_FAILURES_IN_A_ROW, 10)
+    assert result["failed"] == MAX_FAILURES_IN_A_ROW
+    assert result["not_tried"] == 10
     assert len(result["paths"]) == len(forms)
     assert "and 0 more" not in str(error)
 
@@ -299,13 +332,13 @@ def test_a_stop_gives_up_what_is_under_way_and_leaves_nothing_behind(service, st
     service.seed_forms(3)
     service.fail(*PDFS, faults.Trickle(30, chunks=300), every=True)
     operator = stored.operator(references("full"), max_concurrency=2)
-    failed = []
+    errors = []
 
     def execute():
         try:
             operator.execute(context_for(None))
         except AirflowException as error:
-            failed.append(error)
+            errors.append(error)
 
     task = threading.Thread(target=execute)
     task.start()
@@ -315,28 +348,30 @@ def test_a_stop_gives_up_what_is_under_way_and_leaves_nothing_behind(service, st
     task.join(10)
 
     assert not task.is_alive()
-    assert "the task was stopped" in str(failed[0])
+    assert "the task was stopped" in str(errors[0])
     assert stored.files == {}
 
 
 def test_so_many_are_fetched_at_once(service, on_disk, references):
     service.seed_forms(16)
-    all_here, under_way, most = threading.Barrier(8), [], []
+    all_are_here = threading.Barrier(8)
+    under_way = []
+    counts = []
 
     def meet():
         under_way.append(None)
-        all_here.wait(20)
+        all_are_here.wait(20)
         time.sleep(0.1)  # a ninth would be here by then
-        most.append(len(under_way))
+        counts.append(len(under_way))
         under_way.pop()
-        all_here.wait(20)
+        all_are_here.wait(20)
 
     service.fail(*PDFS, faults.Before(meet), every=True)
 
     _, error = on_disk.bring(references("full"), max_concurrency=8)
 
     assert error is None
-    assert max(most) == 8
+    assert max(counts) == 8
     assert service.requests_to("GET", "/forms") == [], "full records need no listing"
 
 

@@ -1,6 +1,4 @@
-"""Exports of windows side by side, read as one dataset and loaded into warehouses: DuckDB,
-PostgreSQL.
-"""
+"""Exports of windows side by side, as one dataset and loaded into DuckDB and PostgreSQL."""
 
 import json
 import re
@@ -12,7 +10,7 @@ import pytest
 
 from tests.distributed.backends import missing, postgresql
 from tests.pages import DOCS, blocks
-from tests.unit.transfers.test_exports import COLUMNS, export
+from tests.unit.transfers.exports import COLUMNS, export
 
 DAY = datetime(2026, 11, 22, tzinfo=UTC)
 LOOK_BACK = timedelta(days=7)
@@ -28,10 +26,10 @@ NO_POSTGRESQL = missing("initdb")
 
 
 def sql_for(warehouse):
-    """Give what the page shows for a warehouse."""
+    """Return what the page shows for a warehouse."""
     shown = [block.text for block in blocks("sql", pages=[DOCS / "files.md"])]
-    (found,) = [text for text in shown if text.startswith(f"-- {warehouse}\n")]
-    return found
+    [sql] = [text for text in shown if text.startswith(f"-- {warehouse}\n")]
+    return sql
 
 
 class Dataset:
@@ -44,17 +42,18 @@ class Dataset:
         return self.folder / f"window_start={day.date()}"
 
     def export(self, day, *, format="parquet", **options):
-        """Export a day's window; give the path of its file."""
+        """Export a day's window; return the path of its file."""
         export(self.window(day), format=format, updated_since=day - LOOK_BACK, **options)
         return self.window(day) / f"forms.{format}"
 
-    def latest(self, *columns):
-        """Give the rows of the view that the page shows, as whoever opens it now sees them."""
+    def latest_names(self):
+        """Return identifiers and names in the view of the page, as whoever opens it now."""
+        view = sql_for("DuckDB").replace("/data/forms", str(self.folder))
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
-            connection.execute(sql_for("DuckDB").replace("/data/forms", str(self.folder)))
-            names = ", ".join(f'"{column}"' for column in columns) or "*"
-            return connection.execute(f"SELECT {names} FROM forms ORDER BY id").fetchall()
+            connection.execute(view)
+            rows = connection.execute('SELECT "id", "formName" FROM forms ORDER BY id')
+            return rows.fetchall()
 
 
 @pytest.fixture
@@ -64,25 +63,27 @@ def dataset(service, connect, tmp_path):
 
 
 def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, dataset):
-    form, silent = (service.add_form(updated=DAY)["id"] for _ in range(2))
-    untimed, timed_once = (
-        service.add_form(updated=DAY, lastUpdatedOnDateTime=time)["id"]
-        for time in ("soon", DAY.isoformat())
-    )
+    form = service.add_form(updated=DAY)["id"]
+    silent = service.add_form(updated=DAY)["id"]
+    untimed = service.add_form(updated=DAY, lastUpdatedOnDateTime="soon")["id"]
+    timed_once = service.add_form(updated=DAY, lastUpdatedOnDateTime=DAY.isoformat())["id"]
+    next_day = DAY + timedelta(days=1)
+    later_day = DAY + timedelta(days=9)
     dataset.export(DAY)
-    days = [DAY + timedelta(days=number) for number in (1, 9)]
-    service.update_form(form, updated=days[0], formName="second")
+    service.update_form(form, updated=next_day, formName="second")
     service.update_form(silent, updated=DAY, formName="same time")
-    service.update_form(untimed, updated=days[0], formName="no time", lastUpdatedOnDateTime=None)
-    service.update_form(timed_once, updated=days[0], formName="no time", lastUpdatedOnDateTime=None)
-    dataset.export(days[0])
+    service.update_form(untimed, updated=next_day, formName="no time", lastUpdatedOnDateTime=None)
+    service.update_form(
+        timed_once, updated=next_day, formName="no time", lastUpdatedOnDateTime=None
+    )
+    dataset.export(next_day)
     expected = [
         (form, "second"),
         (silent, "same time"),
         (untimed, "no time"),
         (timed_once, "Gas Safety Record"),
     ]
-    assert dataset.latest("id", "formName") == expected
+    assert dataset.latest_names() == expected
 
     # What the service had before, restored there: the window holds old versions.
     service.update_form(form, updated=DAY, formName="first")
@@ -90,11 +91,11 @@ def test_an_older_window_that_is_exported_again_hides_no_newer_version(service, 
     service.update_form(untimed, updated=DAY, formName="before", lastUpdatedOnDateTime=None)
     service.update_form(timed_once, updated=DAY, formName="Gas Safety Record")
     dataset.export(DAY)
-    assert dataset.latest("id", "formName") == expected
+    assert dataset.latest_names() == expected
 
-    service.update_form(form, updated=days[1], formName="third")
+    service.update_form(form, updated=later_day, formName="third")
     dataset.export(DAY)
-    assert dataset.latest("id", "formName")[0] == (form, "third"), "a window has no end"
+    assert dataset.latest_names()[0] == (form, "third"), "a window has no end"
 
 
 # [START howto_copy_window]
@@ -123,9 +124,10 @@ def warehouse(server):
     """A connection to an empty schema with the table and the view of the page."""
     connection = psycopg2.connect(server)
     with connection, connection.cursor() as cursor:
-        cursor.execute(
-            "SET TIME ZONE 'UTC'; DROP SCHEMA IF EXISTS w CASCADE; CREATE SCHEMA w; SET search_path = w"
-        )
+        cursor.execute("SET TIME ZONE 'UTC'")
+        cursor.execute("DROP SCHEMA IF EXISTS w CASCADE")
+        cursor.execute("CREATE SCHEMA w")
+        cursor.execute("SET search_path = w")
         cursor.execute(sql_for("PostgreSQL"))
     yield connection
     connection.close()
@@ -138,14 +140,11 @@ def query(warehouse, statement):
 
 
 def test_the_table_of_postgresql_has_the_columns_of_the_export():
-    table = re.search(r"CREATE TABLE form_versions \((.*?)\n\);", sql_for("PostgreSQL"), re.DOTALL)[
-        1
-    ]
+    create_table = r"CREATE TABLE form_versions \((.*?)\n\);"
+    table = re.search(create_table, sql_for("PostgreSQL"), re.DOTALL)[1]
 
-    assert [line.split()[0].strip('"') for line in table.strip().splitlines()] == [
-        "window_start",
-        *COLUMNS,
-    ]
+    columns = [line.split()[0].strip('"') for line in table.strip().splitlines()]
+    assert columns == ["window_start", *COLUMNS]
 
 
 @pytest.mark.skipif(bool(NO_POSTGRESQL), reason=NO_POSTGRESQL)
@@ -156,26 +155,32 @@ def test_windows_are_copied_into_postgresql(service, dataset, warehouse):
 
     changed = service.add_form(updated=DAY)["id"]
     odd = service.add_form(updated=DAY, **ODD)["id"]
-    load(DAY)
-    service.update_form(changed, updated=DAY + timedelta(days=1), formName="new")
-    for day in (DAY + timedelta(days=1), DAY + timedelta(days=1), DAY + timedelta(days=60)):
-        load(day)
+    next_day = DAY + timedelta(days=1)
 
-    found = query(warehouse, 'SELECT id, "formName", window_start FROM forms ORDER BY id')
-    assert found == [
+    load(DAY)
+    service.update_form(changed, updated=next_day, formName="new")
+    load(next_day)
+    load(next_day)
+    load(DAY + timedelta(days=60))
+
+    latest = query(warehouse, 'SELECT id, "formName", window_start FROM forms ORDER BY id')
+    assert latest == [
         (changed, "new", date(2026, 11, 23)),
         (odd, ODD["formName"], date(2026, 11, 23)),
     ]
     columns = (
         '"lastUpdatedOnDateTime", "createdByUser", "createdByType", "jobDetails_jobID", _extra'
     )
-    ((updated, user, kind, job, extra),) = query(
+    [(updated, user, kind, job, extra)] = query(
         warehouse, f"SELECT {columns} FROM forms WHERE id = {odd}"
     )
-    assert (updated, user, kind, job, json.loads(extra)) == (DAY, None, None, 11, EXTRA)
-    assert query(
-        warehouse, "SELECT window_start, count(*) FROM form_versions GROUP BY 1 ORDER BY 1"
-    ) == [
+    assert updated == DAY
+    assert user is None
+    assert kind is None
+    assert job == 11
+    assert json.loads(extra) == EXTRA
+    count_by_window = "SELECT window_start, count(*) FROM form_versions GROUP BY 1 ORDER BY 1"
+    assert query(warehouse, count_by_window) == [
         (date(2026, 11, 22), 2),
         (date(2026, 11, 23), 2),
     ]
@@ -188,8 +193,11 @@ def test_a_load_that_fails_leaves_the_rows_of_the_one_before(service, dataset, w
     with file.open("rb") as rows:
         load_window(warehouse, rows, DAY.date())
 
-    for text in (file.read_text() + "half a li", file.read_text().replace("formName", "name", 1)):
-        file.write_text(text)
+    text = file.read_text()
+    with_half_a_line = text + "half a li"
+    with_another_column = text.replace("formName", "name", 1)
+    for bad_text in (with_half_a_line, with_another_column):
+        file.write_text(bad_text)
         with file.open("rb") as rows, pytest.raises(psycopg2.Error):
             load_window(warehouse, rows, DAY.date())
 

@@ -1,4 +1,4 @@
-"""An export ahead: what is forked off a process that has imported this has nothing left to import."""
+"""An export ahead: a process that is forked off one that imported this has nothing to import."""
 
 import os
 from tempfile import TemporaryDirectory

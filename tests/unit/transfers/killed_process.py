@@ -19,10 +19,14 @@ _ = pdfs, storage, s3_files, s3_hook, ObjectStoragePath(tempfile.gettempdir()).f
 """What takes a process its first second is done before it is forked."""
 
 
-def started(processes: BaseContext, operator: Any, **arguments: Any) -> BaseProcess:
+def start_process(processes: BaseContext, operator: Any, **arguments: Any) -> BaseProcess:
     """Start an attempt of a task of this operator."""
-    given = (operator, arguments, dict(os.environ))
-    process = processes.Process(target=execute, args=given, daemon=True)  # type: ignore[attr-defined]
+    target_arguments = (operator, arguments, dict(os.environ))
+    process = processes.Process(  # type: ignore[attr-defined]
+        target=execute,
+        args=target_arguments,
+        daemon=True,
+    )
     process.start()
     return process
 
