@@ -192,7 +192,7 @@ def _trimmed(column: Any) -> Any:
 
 def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[dict[str, Any], list[str]]:
     """Return a row's job, as far as its cells are valid, and what is wrong with the others."""
-    names = list(row.keys())
+    names = list(row.keys())  # iterated, a sqlite3.Row gives its values
     if None in names:  # of a csv.DictReader
         return {}, ["has more cells than there are columns"]
     problem = _problem_of_columns(names, columns.values())

@@ -101,7 +101,7 @@ class Transport:
         :raises errors.FsmUncertainWriteError: if a write may have taken effect nevertheless; any
             other FsmError: it has not.
         """
-        if limit is None:
+        if limit is None:  # else the caller has waited
             self.throttle()
         exchange = self._prepare(request, token, limit)
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
