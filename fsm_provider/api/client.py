@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+# A loop's variable would hold a page while the next one is read: see matching_forms.
 _records = attrgetter("data")
 Params = Mapping[str, Any]
 Headers = Mapping[str, str]
@@ -251,38 +252,41 @@ class FsmClient:
         return self._repeat(partial(download.fetch, read))
 
     def _repeat(self, attempt: Callable[[SecretStr], ResultT], is_write: bool = False) -> ResultT:
-        attempts = RetryState(self.settings.max_retries)
-        repeated = False
+        retries = RetryState(self.settings.max_retries)
+        has_reloaded = False
         while True:
             token = self._token
             try:
                 return attempt(token)
             except errors.FsmUnauthorisedError as error:
-                if repeated or not self._token_has_changed(token, error):
+                if has_reloaded:
                     raise
-                repeated = True
+                self._reload_token(token, error)
+                has_reloaded = True
+                if self._token == token:
+                    raise
             except errors.FsmError as error:
                 if is_write:
                     raise
-                delay = attempts.delay_after(error)
+                delay = retries.delay_after(error)
                 self.count_retry(delay)
                 self._sleep(delay)
 
-    def _token_has_changed(self, refused: SecretStr, error: errors.FsmUnauthorisedError) -> bool:
+    def _reload_token(self, refused: SecretStr, error: errors.FsmUnauthorisedError) -> None:
         """Reload the token, unless another thread has done so since the request got its own."""
         with self._reloading:
-            if self._reload_settings is not None and self._token == refused:
-                try:
-                    settings = self._reload_settings()
-                except Exception as failure:
-                    is_ours = isinstance(failure, errors.FsmError)  # whose text holds no secret
-                    why = failure if is_ours else type(failure).__name__
-                    logger.warning("the connection could not be read again (%s)", why)
-                    raise error from failure
-                if settings.service != self.settings.service:
-                    raise errors.FsmConnectionEditedError(**vars(error)) from error
-                self._token = settings.token
-            return self._token != refused
+            if self._reload_settings is None or self._token != refused:
+                return
+            try:
+                settings = self._reload_settings()
+            except Exception as failure:
+                is_ours = isinstance(failure, errors.FsmError)  # whose text holds no secret
+                why = failure if is_ours else type(failure).__name__
+                logger.warning("the connection could not be read again (%s)", why)
+                raise error from failure
+            if settings.service != self.settings.service:
+                raise errors.FsmConnectionEditedError(**vars(error)) from error
+            self._token = settings.token
 
     def _json_without_token(self, body: bytes) -> Any:
         """Parse a response that may be stored, without the token in it; None if it is empty."""

@@ -7,6 +7,7 @@ was the expected one.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import time
 from collections.abc import Mapping
@@ -67,7 +68,10 @@ logging.getLogger("urllib3.connection").addFilter(_is_outside_exchange)
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Return the first cause of an exception of urllib3 or requests: only its text has no URL."""
+    """Return the first cause of an exception of urllib3 or requests.
+
+    The texts of those that wrap it quote the URL.
+    """
     for value in (*error.args, getattr(error, "reason", None), error.__cause__):
         if isinstance(value, BaseException):
             return root_cause(value)
@@ -90,23 +94,20 @@ class _Response(HTTPResponse):
     def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
         super().__init__(sock, *args, **kwargs)
         self._socket = sock
-        self._timeout = sock.gettimeout()
+        self._timeout = sock.gettimeout() or math.inf
         self._limit = current.get().limit
         self._has_ended = False
         self.fp.raw.readinto = self._receive  # type: ignore[method-assign]
 
     def _receive(self, buffer: Any) -> int:
         if self._limit:
-            self._socket.settimeout(self._seconds_left(self._limit))
+            seconds_left = self._limit.left()
+            if seconds_left <= 0:
+                raise TimeoutError("its time is over")
+            self._socket.settimeout(min(seconds_left, self._timeout))
         count = self._socket.recv_into(buffer)
         self._has_ended = count == 0
         return count
-
-    def _seconds_left(self, limit: TimeLimit) -> float:
-        seconds = limit.left()
-        if seconds <= 0:
-            raise TimeoutError("its time is over")
-        return seconds if self._timeout is None else min(seconds, self._timeout)
 
     def begin(self, *args: Any, **kwargs: Any) -> None:
         super().begin(*args, **kwargs)

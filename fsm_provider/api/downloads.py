@@ -10,8 +10,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from typing import TypedDict
 from urllib.parse import SplitResult, urljoin
 
@@ -89,8 +87,9 @@ class Download:
                 return read(self._chunks(response))
         except _UNNAMED as error:
             if self._limit.left() <= 0:
-                late = f"it did not arrive within {self.max_seconds:g} s"
-                raise errors.FsmDownloadTimeoutError(f"{self._name}: {late}") from None
+                raise errors.FsmDownloadTimeoutError(
+                    f"{self._name}: it did not arrive within {self.max_seconds:g} s"
+                ) from None
             raise type(error)(f"{self._name}: {error.message}") from None
 
     @contextmanager
@@ -121,8 +120,10 @@ class Download:
         if "@" in parts.netloc:
             raise errors.FsmPdfUrlError("its URL contains a user or password")
         if is_readable_on_the_way(parts) and not self.allow_http:
-            problem = "is not encrypted: set the connection's allow_http to allow it"
-            raise errors.FsmPdfUrlError(f"{parts.scheme}://{parts.netloc} {problem}")
+            raise errors.FsmPdfUrlError(
+                f"{parts.scheme}://{parts.netloc} is not encrypted: "
+                "set the connection's allow_http to allow it"
+            )
 
     def _is_service(self, parts: SplitResult) -> bool:
         """Return whether a URL has the service's own scheme, host and port."""
@@ -169,21 +170,21 @@ class Download:
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and int(length) > self.max_bytes:
             raise self._too_large()
-        head = self._read_head(response)
-        if b"%PDF-" not in head[:ENDS]:
+        chunk = self._read_head(response)
+        if b"%PDF-" not in chunk[:ENDS]:
             kind = printable(response.headers.get("Content-Type", "no type")[:60])
             raise errors.FsmNotPdfError(
                 f"the response is not a PDF, its first bytes are not %PDF- ({kind})"
             )
         received = 0
         tail = b""
-        remaining = iter(partial(self._next_chunk, response), b"")
-        for chunk in chain([head], remaining):
+        while chunk:
             received += len(chunk)
             if received > self.max_bytes:
                 raise self._too_large()
             tail = (tail + chunk)[-ENDS:]
             yield chunk
+            chunk = self._next_chunk(response)
         if b"%%EOF" not in tail:
             _check_complete_without_end(response, received)
 

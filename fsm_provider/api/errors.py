@@ -5,7 +5,6 @@ Their fields are JSON values. None has the token, a secret or a signed URL.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -176,8 +175,10 @@ class FsmUncertainWriteError(FsmError):
             attempt += f", with {subject}"
         text = f"{effect}. {attempt}, and {self.advice}."
         if self.command:
-            ways = "(--job-id N, --not-created, or --done for what is no job)"
-            text += f" Then record what you found {ways}: {self.command}"
+            text += (
+                " Then record what you found (--job-id N, --not-created, or --done for what is no "
+                f"job): {self.command}"
+            )
         return text
 
 
@@ -266,9 +267,11 @@ class FsmNotFoundError(_PermanentApiError):
     """404 Not found."""
 
     def __str__(self) -> str:
-        nothing = f"there is nothing at {self.url}" if self.url else "there is nothing"
-        check = "check the identifier in the path, and the base path in the connection's host"
-        return f"{super().__str__()}; {nothing}: {check}"
+        place = f" at {self.url}" if self.url else ""
+        return (
+            f"{super().__str__()}; there is nothing{place}: "
+            "check the identifier in the path, and the base path in the connection's host"
+        )
 
 
 class FsmConflictError(_PermanentApiError):
@@ -289,7 +292,7 @@ class FsmServerError(FsmApiError):
     """5xx."""
 
 
-_CLASSES: Mapping[int, type[FsmApiError]] = {
+_CLASSES = {
     400: FsmBadRequestError,
     401: FsmUnauthorisedError,
     403: FsmForbiddenError,

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 from unicodedata import normalize
@@ -84,14 +84,14 @@ class FormFilter:
     form_names: str | list[str] | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in ALL_FILTERS:
+            value = getattr(self, name)
             if value is not None:
-                object.__setattr__(self, field.name, _parse_filter(field.name, value))
+                object.__setattr__(self, name, _parse_filter(name, value))
 
     def params(self) -> dict[str, str]:
         """Return the query parameters of the filters that are set, ``form_names`` excepted."""
-        params: dict[str, str] = {}
+        params = {}
         for name, param in FORM_FILTERS.items():
             value = getattr(self, name)
             if isinstance(value, datetime):
@@ -105,29 +105,16 @@ class FormFilter:
 
         A time that cannot be read matches; an identifier that is not there does not.
         """
-        return (
-            self._is_of_wanted_place(form)
-            and self._is_of_wanted_creator(form)
-            and self._has_wanted_name(form)
-            and self._is_recent_enough(form)
+        is_of_wanted_origin = (
+            _is_same(self.property_id, form.property_id)
+            and _is_same(self.job_id, job_id_from(form))
+            and _is_same(self.created_by_type, form.created_by_type)
+            and _is_same(self.created_by_id, form.created_by_id)
         )
-
-    def _is_of_wanted_place(self, form: Form) -> bool:
-        if not _is_same(self.property_id, form.property_id):
+        if not is_of_wanted_origin:
             return False
-        return _is_same(self.job_id, job_id_from(form))
-
-    def _is_of_wanted_creator(self, form: Form) -> bool:
-        if not _is_same(self.created_by_type, form.created_by_type):
+        if self.form_names is not None and normalize_name(form.form_name) not in self.form_names:
             return False
-        return _is_same(self.created_by_id, form.created_by_id)
-
-    def _has_wanted_name(self, form: Form) -> bool:
-        if self.form_names is None:
-            return True
-        return normalize_name(form.form_name) in self.form_names
-
-    def _is_recent_enough(self, form: Form) -> bool:
         if not _is_at_or_after(form.created_on_date_time, self.created_since):
             return False
         return _is_at_or_after(form.last_updated_on_date_time, self.updated_since)
@@ -146,8 +133,15 @@ class FormFilter:
 
     def as_dict(self) -> FormFilters:
         """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        filters = {name: _as_json(value) for name, value in values.items() if value is not None}
+        filters: dict[str, Any] = {}
+        for name in ALL_FILTERS:
+            value = getattr(self, name)
+            if isinstance(value, datetime):
+                filters[name] = value.isoformat()
+            elif isinstance(value, tuple):
+                filters[name] = list(value)
+            elif value is not None:
+                filters[name] = str(value)
         return cast(FormFilters, filters)
 
     def __str__(self) -> str:
@@ -194,14 +188,6 @@ def _parse_filter(name: str, value: Any) -> Any:
         names = validation.parse_names(name, value)
         return tuple(normalize_name(form_name) for form_name in names)
     return validation.parse_identifier(name, value)
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, tuple):
-        return list(value)
-    return str(value)
 
 
 def _is_same(expected: int | str | None, identifier: int | str | None) -> bool:
@@ -268,14 +254,15 @@ def matching_forms(pages: Iterable[Page[Form]], wanted: FormFilter) -> Iterator[
             forms = [form for form in page.data if sent.matches(form)]
         dropped += len(page.data) - len(forms)
         if wanted.form_names is not None:
-            forms = [form for form in forms if wanted._has_wanted_name(form)]
+            forms = [form for form in forms if normalize_name(form.form_name) in wanted.form_names]
         yield forms
         del page, forms
     if dropped:
-        message = (
-            "%s of the listing did not match the filter (%s): the service ignores it, or omits it"
+        logger.warning(
+            "%s of the listing did not match the filter (%s): the service ignores it, or omits it",
+            pluralize(dropped, "form"),
+            sent,
         )
-        logger.warning(message, pluralize(dropped, "form"), sent)
 
 
 def parse_forms(forms: Any, timezone: tzinfo) -> list[Form]:
@@ -314,12 +301,12 @@ def parse_form(where: str, form: Any, timezone: tzinfo) -> Form:
 def _record_of_form(where: str, form: Any) -> dict[str, Any]:
     """Return a form's record, of its own, whichever way the form is given."""
     if isinstance(form, list | tuple):
-        cause = "each map index of a mapped task gives one"
-        raise FsmInputError(f"{where}: is a list: {cause}. Use .expand(forms=...)")
+        raise FsmInputError(
+            f"{where}: is a list: each map index of a mapped task gives one. Use .expand(forms=...)"
+        )
     if not isinstance(form, Mapping):
         return {"id": form}
-    is_job = "customerReference" in form and "formName" not in form
-    if is_job:
+    if "customerReference" in form and "formName" not in form:
         raise FsmInputError(f"{where}: is a job, not a form: give the output of a sensor")
     record = deepcopy(dict(form))
     is_reference = "jobDetails" not in record and "jobID" in record

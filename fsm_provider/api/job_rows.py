@@ -55,8 +55,8 @@ def jobs_from_rows(
         the header, with its key; all are checked.
     """
     columns = _columns_by_field(key, property_id, map)
-    jobs: list[dict[str, Any]] = []
-    problems: list[str] = []
+    jobs = []
+    problems = []
     first_rows: dict[str, int] = {}
     for number, row in enumerate(_mappings(rows, columns.values()), 1):
         job, problems_of_row = _job_from(row, columns)
@@ -78,7 +78,7 @@ def jobs_from_rows(
 
 
 def _columns_by_field(key: str, property_id: str, fields: Mapping[str, str]) -> dict[Field, str]:
-    columns: dict[Field, str] = {KEY: key, PROPERTY: property_id}
+    columns = {KEY: key, PROPERTY: property_id}
     for name, column in parse_params("map", fields).items():
         field = _field_named(name, column)
         if field in columns:
@@ -107,9 +107,9 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
     """
     is_no_table = isinstance(rows, str | bytes | Mapping)
     if is_no_table or not isinstance(rows, Iterable):
-        kind = type(rows).__name__
         raise FsmInputError(
-            f"rows: should be mappings, such as a csv.DictReader, or a DataFrame, not {kind}"
+            "rows: should be mappings, such as a csv.DictReader, or a DataFrame, "
+            f"not {type(rows).__name__}"
         )
     names = _column_names(rows)
     if names:
@@ -119,8 +119,10 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
     lines_read = getattr(rows, "line_num", 0)  # those of the header of a csv.DictReader
     for number, row in enumerate(_records(rows), 1):
         if not hasattr(row, "keys"):
-            wanted = f"should be a mapping, as dict(zip(columns, row)) is, not {type(row).__name__}"
-            raise FsmInputError(f"rows: row {number} of the {type(rows).__name__} {wanted}")
+            raise FsmInputError(
+                f"rows: row {number} of the {type(rows).__name__} should be a mapping, "
+                f"as dict(zip(columns, row)) is, not {type(row).__name__}"
+            )
         if isinstance(rows, csv.DictReader):
             is_of_several_lines = rows.line_num - lines_read > 1
             lines_read = rows.line_num
@@ -131,21 +133,17 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
 
 def _column_names(table: Any) -> Any:
     """Return the names of a table's columns; None if only its rows have them."""
-    if _is_polars(table) or _is_pandas(table):
+    if hasattr(table, "to_dicts") or _is_pandas(table):
         return list(table.columns)
     return getattr(table, "fieldnames", None)
 
 
 def _records(table: Any) -> Any:
-    if _is_polars(table):
+    if hasattr(table, "to_dicts"):  # of Polars
         return table.to_dicts()
     if _is_pandas(table):
         return table.to_dict("records")
     return table
-
-
-def _is_polars(table: Any) -> bool:
-    return hasattr(table, "to_dicts")
 
 
 def _is_pandas(table: Any) -> bool:
@@ -153,12 +151,12 @@ def _is_pandas(table: Any) -> bool:
 
 
 def _refuse_open_quote(row: Any, number: int, reader: csv.DictReader[Any]) -> None:
-    for column in row:
-        if _holds_rows(row[column], reader):
-            problem = (
-                "holds further rows, as if a quote was not closed; if it is right, give list(rows)"
+    for column, cell in row.items():
+        if _holds_rows(cell, reader):
+            raise FsmInputError(
+                f"rows: row {number}: {column}: holds further rows, as if a quote was not closed; "
+                "if it is right, give list(rows)"
             )
-            raise FsmInputError(f"rows: row {number}: {column}: {problem}")
 
 
 def _holds_rows(cell: Any, reader: csv.DictReader[Any]) -> bool:
@@ -194,14 +192,14 @@ def _trimmed(column: Any) -> Any:
 
 def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[dict[str, Any], list[str]]:
     """Return a row's job, as far as its cells are valid, and what is wrong with the others."""
-    names = list(row.keys())
+    names = list(row.keys())  # iterated, a sqlite3.Row gives its values
     if None in names:  # of a csv.DictReader
         return {}, ["has more cells than there are columns"]
     problem = _problem_of_columns(names, columns.values())
     if problem:
         return {}, [problem]
     cells = {_trimmed(name): row[name] for name in names}
-    problems: list[str] = []
+    problems = []
     job: dict[str, Any] = {"job": {}}
     for field, column in columns.items():
         try:
@@ -231,6 +229,7 @@ def _put(job: dict[str, Any], field: Field, value: Any) -> None:
 def _value(cell: Any, field: Field) -> Any:
     """Return what a cell means; None if it is empty."""
     cell = _without_numpy(cell)
+    # str() of a member of an enum is its name.
     text = str.strip(cell) if isinstance(cell, str) else str(cell).strip()
     if not text or text in NOTHING:
         return None
@@ -264,8 +263,9 @@ def _exact_number(number: float | Decimal) -> int | str:
         raise FsmInputError("is infinite")
     if isinstance(number, float):
         if abs(number) >= 2**53:
-            advice = "read it as integers or text"
-            raise FsmInputError(f"is a float of 2**53 or more, which is not exact: {advice}")
+            raise FsmInputError(
+                "is a float of 2**53 or more, which is not exact: read it as integers or text"
+            )
         if number.is_integer():
             return int(number)
         decimals = -int(exact.as_tuple().exponent)

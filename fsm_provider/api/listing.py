@@ -20,7 +20,7 @@ from fsm_provider.api.validation import pluralize
 logger: logging.Logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_PAGES = 10_000
-_TOTAL = re.compile("[0-9]{1,18}")
+_TOTAL = re.compile("[0-9]{1,18}")  # records
 _COUNTED_AT_ONCE = 2**17  # identifiers, about, that are in a set at one time
 
 
@@ -95,17 +95,13 @@ def _identifiers_of(records: list[Any]) -> list[Any]:
     identity_field = getattr(records[0], "identity_field", None)
     if identity_field:
         identifiers = [getattr(record, identity_field, None) for record in records]
-    else:
-        identifiers = [_identifier_in_json(record) for record in records]
+    else:  # parsed JSON
+        identifiers = [
+            record.get("id") if isinstance(record, dict) else record for record in records
+        ]
     if None in identifiers:
         return records
     return identifiers
-
-
-def _identifier_in_json(record: Any) -> Any:
-    if isinstance(record, dict):
-        return record.get("id")
-    return record
 
 
 class Listing(Iterator[Page[Any]]):
@@ -136,33 +132,28 @@ class Listing(Iterator[Page[Any]]):
         is_first = self.paginator.page_number == 1
         page = self._fetch(self.paginator)
         self.paginator.advance(page)
-        total = getattr(page.meta, "total_records", "")  # meta may be anything
-        self.last_total = _parse_total(total)
+        total = str(getattr(page.meta, "total_records", ""))  # meta may be anything
+        is_number = _TOTAL.fullmatch(total)
+        self.last_total = int(total) if is_number else None
         if is_first:
             self.first_total = self.last_total
-            self._warn_of_unreadable_total(total)
-        self._keep_identifiers()
+            if not is_number and total not in ("", "None"):
+                self._warn_of_total(total)
+        if self.first_total is not None and self._identifiers is not None:
+            try:
+                self._identifiers.extend(self.paginator.identifiers)
+            except (TypeError, OverflowError):  # they are no integers of 64 bits
+                self._identifiers = None
         return page
 
-    def _warn_of_unreadable_total(self, total: Any) -> None:
-        is_absent = str(total) in ("", "None")
-        if self.first_total is None and not is_absent:
-            warn_once(
-                logger,
-                ("total", self.url),
-                "GET %s: meta.totalRecords is %.30r: "
-                "whether the listing is complete cannot be checked",
-                self.url,
-                str(total),
-            )
-
-    def _keep_identifiers(self) -> None:
-        if self.first_total is None or self._identifiers is None:
-            return
-        try:
-            self._identifiers.extend(self.paginator.identifiers)
-        except (TypeError, OverflowError):  # they are no integers of 64 bits
-            self._identifiers = None
+    def _warn_of_total(self, total: str) -> None:
+        warn_once(
+            logger,
+            ("total", self.url),
+            "GET %s: meta.totalRecords is %.30r: whether the listing is complete cannot be checked",
+            self.url,
+            total,
+        )
 
     @property
     def mismatch(self) -> str | None:
@@ -193,14 +184,6 @@ class Listing(Iterator[Page[Any]]):
         mismatch = self.mismatch
         if mismatch:
             warn_once(logger, ("mismatch", self.url), "GET %s: %s", self.url, mismatch)
-
-
-def _parse_total(total: Any) -> int | None:
-    """Return a listing's total; None if it is not a number of records."""
-    text = str(total)
-    if not _TOTAL.fullmatch(text):
-        return None
-    return int(text)
 
 
 def _count_distinct(identifiers: array[int]) -> int:

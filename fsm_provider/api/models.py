@@ -38,20 +38,17 @@ def wire_name(attribute: str) -> str:
     return name
 
 
-def _either(expected: str, *choices: str | CoreSchema) -> GetPydanticSchema:
-    """Refuse a value that is none of the choices, before pydantic would convert it.
+def _text_like(pattern: str) -> CoreSchema:
+    return core_schema.str_schema(pattern=pattern, strict=True, coerce_numbers_to_str=False)
+
+
+def _either(expected: str, likely: CoreSchema, other: CoreSchema) -> GetPydanticSchema:
+    """Refuse a value that neither schema accepts, before pydantic would convert it.
 
     :param expected: what a value should be, for the message.
-    :param choices: schemas; one that is text is the pattern of texts.
+    :param likely: what most values of responses are, as it is tried first.
     """
-    schemas: list[Any] = []
-    for choice in choices:
-        if isinstance(choice, str):
-            text = core_schema.str_schema(pattern=choice, strict=True, coerce_numbers_to_str=False)
-            schemas.append(text)
-        else:
-            schemas.append(choice)
-    any_choice = core_schema.union_schema(schemas, mode="left_to_right")
+    any_choice = core_schema.union_schema([likely, other], mode="left_to_right")
     message = f"should be {expected}"
     checked = core_schema.custom_error_schema(any_choice, message, custom_error_message=message)
 
@@ -61,9 +58,11 @@ def _either(expected: str, *choices: str | CoreSchema) -> GetPydanticSchema:
     return GetPydanticSchema(check_and_convert)
 
 
-_INTEGER = _either("an integer", core_schema.int_schema(strict=True), "^-?[0-9]+$")
+_INTEGER = _either("an integer", core_schema.int_schema(strict=True), _text_like("^-?[0-9]+$"))
 _TIME = _either(
-    "an ISO 8601 time", "^[0-9]{4}(-[0-9]{2}){2}.", core_schema.is_instance_schema(datetime)
+    "an ISO 8601 time",
+    _text_like("^[0-9]{4}(-[0-9]{2}){2}."),
+    core_schema.is_instance_schema(datetime),
 )
 # Any value is dumped as it is: pydantic would dump true in place of an integer as 1.
 Integer = Annotated[SerializeAsAny[int], _INTEGER]

@@ -41,7 +41,7 @@ def parse_page(
     """Parse one page of a listing; without a model, its records stay parsed JSON."""
     if model is not None:
         with suppress(ValidationError):
-            page_model: type[Page[Any]] = Page[model]  # type: ignore[valid-type]
+            page_model = Page[model]  # type: ignore[valid-type]
             return page_model.model_validate_json(body, context={"timezone": timezone})
     page = parse_json(body)
     if not isinstance(page, dict) or not isinstance(page.get("data"), list):
@@ -106,26 +106,24 @@ def parse_record(
         except ValidationError as error:
             problems = error.errors()
         # Not inside except: the error holds the record.
-        problems.sort(key=_depth)  # outermost first: what is set aside takes along what is in it
+        # The outermost first: what is set aside takes along what is in it.
+        problems.sort(key=lambda problem: len(problem["loc"]))
         for problem in problems:
             _check_usable(problem, model, where)
             location = problem["loc"]
             if any(location[: len(path)] == path for path in set_aside):
                 continue
             holder, path = _innermost_field(raw, location)
+            name = path[-1]
             if problem["type"] == "timezone_aware":
-                time = _DATE_TIME.validate_python(holder[path[-1]])
-                holder[path[-1]] = time.replace(tzinfo=timezone)
+                time = _DATE_TIME.validate_python(holder[name])
+                holder[name] = time.replace(tzinfo=timezone)
             else:
-                set_aside[path] = holder.pop(path[-1])
+                set_aside[path] = holder.pop(name)
                 _warn_of_value(problem, path, model)
     for path, value in set_aside.items():
         _set_as_received(record, path, value)
     return record
-
-
-def _depth(problem: ErrorDetails) -> int:
-    return len(problem["loc"])
 
 
 def _check_usable(problem: ErrorDetails, model: type[Record], where: str) -> None:

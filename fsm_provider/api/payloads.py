@@ -76,7 +76,6 @@ TextID = Annotated[Text, BeforeValidator(_integer_to_text)]
 _Decimal = StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$")
 _Complete = AfterValidator(_check_characters)
 
-
 EXTRA_FIELDS = "extra_fields"
 
 
@@ -114,19 +113,20 @@ class JobCreate(_Payload):
 
     def body(self) -> dict[str, Any]:
         values = self.model_dump(
-            mode="json", by_alias=True, exclude_unset=True, exclude={"extra_fields"}
+            mode="json", by_alias=True, exclude_unset=True, exclude={EXTRA_FIELDS}
         )
-        for name, value in list(values.items()):
-            if value is None and name != "skills":
-                del values[name]
-        return {**values, **self.extra_fields}
+        sent = {
+            name: value for name, value in values.items() if value is not None or name == "skills"
+        }
+        return {**sent, **self.extra_fields}
 
 
 JOB_FIELDS: dict[str, str] = {}
 for _attribute in JobCreate.model_fields:
     if _attribute != EXTRA_FIELDS:
-        JOB_FIELDS[_attribute] = wire_name(_attribute)
-        JOB_FIELDS[wire_name(_attribute)] = wire_name(_attribute)
+        _name = wire_name(_attribute)
+        JOB_FIELDS[_attribute] = _name
+        JOB_FIELDS[_name] = _name
 """The service's name of each field, by that name and in snake_case."""
 
 
@@ -165,7 +165,7 @@ class JobRequest(_Payload):
     @property
     def subject(self) -> dict[str, Any]:
         """The fields to look the job up by, under the service's names."""
-        subject: dict[str, Any] = {"propertyID": self.property_id}
+        subject = {"propertyID": self.property_id}
         if self.job.customer_reference:
             subject["customerReference"] = self.job.customer_reference
         return subject
@@ -186,7 +186,7 @@ def read_job(asked: JobRequest, values: Any, timezone: tzinfo) -> Job:
     """Make the record of a job of the response to its creation; refuse that of another property."""
     job = _read_created(CREATE_JOB, values, timezone)
     echoed_property: Any = job.property_id  # as received if it is not an integer
-    is_given = echoed_property is not None and echoed_property != ""
+    is_given = echoed_property not in (None, "")
     if is_given and canonical_id(echoed_property) != canonical_id(asked.property_id):
         raise FsmResponseError(
             f"the response holds another job, {job.id}: its propertyID is "
@@ -230,8 +230,8 @@ class WebhookCreate(_Payload):
     @classmethod
     def _event_types_are_of_the_object(cls, value: list[str], info: ValidationInfo) -> list[str]:
         watched = info.data.get("object")
-        for event_type in value if watched else ():
-            if not re.fullmatch(rf"{watched}\.[^\s,]+", event_type):
+        for event_type in value:
+            if watched and not re.fullmatch(rf"{watched}\.[^\s,]+", event_type):
                 raise ValueError(f"{event_type!r} is not of the form {watched}.<event>")
         if len(set(value)) < len(value):
             raise ValueError("an event type is given twice")
@@ -286,11 +286,13 @@ def read_webhook(asked: WebhookCreate, values: Any, timezone: tzinfo) -> Webhook
     if not isinstance(shown, list):
         shown = [shown]
     is_for_same_events = {str(event) for event in shown} == set(asked.event_types)
-    is_of_same_object = webhook.object is None or webhook.object == asked.object
+    is_of_same_object = webhook.object in (None, asked.object)
     if not (is_for_same_events and is_of_same_object):
-        wanted = f"{asked.object} ({', '.join(asked.event_types)})"
-        message = f"webhook {webhook.id} was not registered for {wanted}: delete it in the service"
-        raise FsmRegistrationError(message, webhook.id)
+        raise FsmRegistrationError(
+            f"webhook {webhook.id} was not registered for {asked.object} "
+            f"({', '.join(asked.event_types)}): delete it in the service",
+            webhook.id,
+        )
     return webhook
 
 
@@ -336,8 +338,8 @@ def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> li
 
     :param refuse_equal: refuse equal jobs without keys, as it is not known whether both are wanted.
     """
-    requests: list[JobRequest] = []
-    problems: list[str] = []
+    requests = []
+    problems = []
     by_key: dict[str, tuple[int, JobRequest]] = {}
     first_of_content: dict[str, int] = {}
     for index, job in enumerate(jobs):

@@ -110,16 +110,16 @@ class ApiRequest:
 
 def write_query(params: Mapping[str, Any] | None) -> str:
     """Write query parameters, in the order of their names; those that are None are left out."""
-    pairs = []
-    for name, value in parse_params("params", params).items():
-        if value is not None:
-            pairs.append((name, value))
-    pairs.sort(key=lambda pair: str(pair[0]))
+    checked = parse_params("params", params)
+    pairs = [
+        (name, checked[name]) for name in sorted(checked, key=str) if checked[name] is not None
+    ]
     try:
         return urlencode(pairs, doseq=True)
     except (TypeError, ValueError) as error:
-        problem = f"cannot be written into a URL ({type(error).__name__})"
-        raise FsmInputError(f"params: {problem}") from None
+        raise FsmInputError(
+            f"params: cannot be written into a URL ({type(error).__name__})"
+        ) from None
 
 
 def write_json(value: Any) -> bytes | None:

@@ -52,8 +52,13 @@ class RetryState:
             raise error
         self.retries += 1
         self.waited += delay
-        message = "%s; trying again in %.1f s (retry %s of %s)"
-        logger.warning(message, error, delay, self.retries, self.max_retries)
+        logger.warning(
+            "%s; trying again in %.1f s (retry %s of %s)",
+            error,
+            delay,
+            self.retries,
+            self.max_retries,
+        )
         return delay
 
     def _draw_delay(self, error: errors.FsmError) -> float:

@@ -15,7 +15,7 @@ from fsm_provider.api.validation import HEADER_NAME, STRAY_PERCENT, Location, va
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 EXAMPLE_URL = "https://api.example.com/v1"
-_CONNECTION_FIELDS = {"base_url": "host", "token": "password", "account": "login"}
+CONNECTION_FIELDS = {"base_url": "host", "token": "password", "account": "login"}
 """The field of Airflow's connection that holds a setting; the other settings are in its extra."""
 HeaderName = Annotated[str, StringConstraints(pattern=f"^{HEADER_NAME.pattern}$")]
 Name = Annotated[str, StringConstraints(min_length=1, pattern=r"^\S+$")]
@@ -169,7 +169,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
             its JSON ``schema``.
         """
         schemas = cls.model_json_schema()["properties"]
-        names = [name for name in schemas if name not in _CONNECTION_FIELDS]
+        names = [name for name in schemas if name not in CONNECTION_FIELDS]
         # It is the first setting, and the last field of the form.
         names.remove("allow_http")
         names.append("allow_http")
@@ -183,9 +183,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
         """
 
         def place_in_form(location: Location) -> Iterable[Any]:
-            return [_CONNECTION_FIELDS.get(str(part), part) for part in location]
+            return [CONNECTION_FIELDS.get(str(part), part) for part in location]
 
-        names = ", ".join(sorted(cls.model_fields.keys() - _CONNECTION_FIELDS.keys()))
+        names = ", ".join(sorted(cls.model_fields.keys() - CONNECTION_FIELDS.keys()))
         messages = {"extra_forbidden": f"is not a setting; these are: {names}"}
         return validated(cls.model_validate, values, place_of=place_in_form, messages=messages)
 

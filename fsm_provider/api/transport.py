@@ -91,7 +91,7 @@ class Transport:
 
     def request(
         self,
-        call: ApiRequest,
+        request: ApiRequest,
         read: Callable[[bytes], ResultT],
         token: SecretStr,
         limit: TimeLimit | None = None,
@@ -101,43 +101,31 @@ class Transport:
         :raises errors.FsmUncertainWriteError: if a write may have taken effect nevertheless; any
             other FsmError: it has not.
         """
-        if limit is None:
+        if limit is None:  # else the caller has waited
             self.throttle()
-        exchange = self._prepare(call, token, limit)
-        if exchange.is_write:
-            return self._request_write(call, exchange, read, token)
-        try:
-            return self._send_and_read(call, exchange, read, token)
-        except errors.FsmResponseError as error:
-            raise errors.FsmResponseError(f"{call.method} {call.path}: {error}") from None
-
-    def _request_write(
-        self,
-        call: ApiRequest,
-        exchange: Exchange,
-        read: Callable[[bytes], ResultT],
-        token: SecretStr,
-    ) -> ResultT:
-        """Send a write. Unless its response is a success or a refusal, it may have taken effect."""
+        exchange = self._prepare(request, token, limit)
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
-            return self._send_and_read(call, exchange, read, token)
+            return self._send_and_read(request, exchange, read, token)
         except errors.FsmApiError as error:
-            if errors.is_refusal(error.status):
+            if not exchange.is_write or errors.is_refusal(error.status):
                 raise
             reason = str(replace(error, body_excerpt=""))
             body_excerpt = error.body_excerpt
         except errors.FsmResponseError as error:
+            if not exchange.is_write:
+                raise errors.FsmResponseError(f"{request.method} {request.path}: {error}") from None
             reason = str(error)
             body_excerpt = ""
+        # A write whose response is neither a success nor a refusal may have taken effect.
         # Not inside except: a log of this error would show the other one as well.
         raise errors.FsmUncertainWriteError(
-            call.method, call.path, reason, attempted_at, call.subject, body_excerpt
+            request.method, request.path, reason, attempted_at, request.subject, body_excerpt
         )
 
     def _send_and_read(
         self,
-        call: ApiRequest,
+        request: ApiRequest,
         exchange: Exchange,
         read: Callable[[bytes], ResultT],
         token: SecretStr,
@@ -148,35 +136,36 @@ class Transport:
         :raises errors.FsmResponseError: if no complete and readable response arrives.
         """
         with self.send(exchange) as response:
-            body = self._body_of(response)
-        if not _is_success(response.status):
+            is_success = 200 <= response.status < 300
+            body = self._read_body(response, is_success)
+        if not is_success:
             raise error_for(
                 response,
                 token,
                 errors.error_class_for(response.status),
-                method=call.method,
-                path=call.path,
-                body_excerpt=excerpt(body, token.get_secret_value(), call.confidential),
-                url=f"{self._settings.base_url}{call.path}",
+                method=request.method,
+                path=request.path,
+                body_excerpt=excerpt(body, token.get_secret_value(), request.confidential),
+                url=f"{self._settings.base_url}{request.path}",
                 connection=self._settings._connection,
             )
         result = read(_to_utf8(body, response.headers.get("Content-Type", "")))
         exchange.is_confirmed = True
         return result
 
-    def _body_of(self, response: BaseHTTPResponse) -> bytes:
+    def _read_body(self, response: BaseHTTPResponse, is_success: bool) -> bytes:
         """Return the body of a success; of an error, its start, or nothing if it is incomplete."""
-        is_success = _is_success(response.status)
         max_bytes = self._settings.max_response_mb * 2**20 if is_success else MAX_ERROR_BODY
         try:
-            body = _read_body(response, max_bytes)
+            body = _read_until(response, max_bytes)
         except UNREADABLE as error:
             if is_success:
                 raise self.incomplete_response(error) from None
             return b""
         if is_success and len(body) > max_bytes:
-            limit = f"{max_bytes // 2**20} MiB, its max_response_mb"
-            raise errors.FsmResponseError(f"the response is larger than {limit}")
+            raise errors.FsmResponseError(
+                f"the response is larger than {max_bytes // 2**20} MiB, its max_response_mb"
+            )
         return body
 
     def send(
@@ -243,7 +232,7 @@ class Transport:
 
     def _pool_for_service(self, url: str) -> HTTPConnectionPool:
         """Look up the connections to the service, once: it takes a tenth of a POST's time."""
-        pool = self._service_pool
+        pool = self._service_pool  # another thread may close the client meanwhile
         if pool is None:
             pool = self._pool_for(url, public_only=False)
             self._service_pool = pool
@@ -254,11 +243,10 @@ class Transport:
         parts = urlsplit(url)
         # Through a proxy, http to this machine would leave it in the clear.
         stays_here = parts.scheme == "http" and not is_readable_on_the_way(parts)
-        proxies: dict[str, str] = {}
-        if not stays_here:
-            proxies = get_environ_proxies(url)
+        proxies = {} if stays_here else get_environ_proxies(url)
         request = requests.PreparedRequest()
         request.url = url
+        # Of its own for each, as a pool keeps connections of one class.
         adapter = self._adapters[PublicConnection if public_only else Connection]
         pool: Any = adapter.get_connection_with_tls_context(request, self._verify, proxies)
         checks_peer = public_only and not select_proxy(url, proxies)  # which would be the peer
@@ -267,17 +255,17 @@ class Transport:
         )
         return cast(HTTPConnectionPool, pool)
 
-    def _prepare(self, call: ApiRequest, token: SecretStr, limit: TimeLimit | None) -> Exchange:
+    def _prepare(self, request: ApiRequest, token: SecretStr, limit: TimeLimit | None) -> Exchange:
         """Make the exchange of a request: its URL, and its headers with the token."""
-        headers = CaseInsensitiveDict({**_HEADERS, **parse_headers("headers", call.headers)})
+        headers = CaseInsensitiveDict({**_HEADERS, **parse_headers("headers", request.headers)})
         headers["Authorization"] = f"Bearer {token.get_secret_value()}"
-        if call.body is not None:
+        if request.body is not None:
             headers.setdefault("Content-Type", "application/json")
-        target = self.base.path.rstrip("/") + requote_uri(call.path)
-        if call.query:
-            target += f"?{call.query}"
+        target = self.base.path.rstrip("/") + requote_uri(request.path)
+        if request.query:
+            target += f"?{request.query}"
         url = f"{self.base.scheme}://{self.base.netloc}{target}"
-        return Exchange(call.method, url, target, headers, call.body, limit)
+        return Exchange(request.method, url, target, headers, request.body, limit)
 
     def incomplete_response(self, error: BaseException) -> errors.FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
@@ -286,8 +274,9 @@ class Transport:
         quotes_response = isinstance(cause, _QUOTING) and not isinstance(cause, RemoteDisconnected)
         if not quotes_response:
             reason += f": {cause}"
-        timeout = f"(timeout {self._settings.timeout:g} s)"
-        return errors.FsmResponseError(f"no complete response arrived: {reason} {timeout}")
+        return errors.FsmResponseError(
+            f"no complete response arrived: {reason} (timeout {self._settings.timeout:g} s)"
+        )
 
 
 def split_as_sent(url: str) -> SplitResult | None:
@@ -333,11 +322,7 @@ def _certificates_for(settings: Settings) -> bool | str:
     return cast(bool | str, merged["verify"])
 
 
-def _is_success(status: int) -> bool:
-    return 200 <= status < 300
-
-
-def _read_body(response: BaseHTTPResponse, max_bytes: int) -> bytes:
+def _read_until(response: BaseHTTPResponse, max_bytes: int) -> bytes:
     """Read a body, decoded, to its end, or until it is longer than ``max_bytes``."""
     length = response.headers.get("Content-Length", "")
     is_encoded = "Content-Encoding" in response.headers
@@ -359,8 +344,9 @@ def _to_utf8(body: bytes, content_type: str) -> bytes:
     try:
         return body.decode(declared[1]).encode()
     except (LookupError, UnicodeError):
-        problem = f"is not in its declared charset, {printable(declared[1])}"
-        raise errors.FsmResponseError(f"the body {problem}") from None
+        raise errors.FsmResponseError(
+            f"the body is not in its declared charset, {printable(declared[1])}"
+        ) from None
 
 
 def _retry_after(response: BaseHTTPResponse) -> float | None:

@@ -94,7 +94,7 @@ def validated(
         name = ".".join(_printable(part) for part in place if part)
         pydantics_message = _PYDANTICS_WORDS.sub("", detail["msg"]).removeprefix(": ")
         message = our_messages.get(detail["type"], pydantics_message)
-        problems.append(": ".join(filter(None, [name, message])))
+        problems.append(f"{name}: {message}" if name else message)
     raise FsmInputError("; ".join(problems))  # not inside except: pydantic's error holds the values
 
 
@@ -175,12 +175,15 @@ def parse_identifier(name: str, value: Any) -> int | str:
     identifier = parse_text(name, value)
     text = str(identifier)
     if INTEGER_AS_FLOAT.fullmatch(text):
-        problem = "is a decimal number, as pandas writes a column with gaps: make it an integer"
-        raise FsmInputError(f"{name}: {problem}")
+        raise FsmInputError(
+            f"{name}: is a decimal number, as pandas writes a column with gaps: make it an integer"
+        )
     leads_elsewhere = text in (".", "..")
     if leads_elsewhere or len(text) > 255 or _NOT_IN_IDENTIFIERS.search(text):
-        allowed = "an integer, or up to 255 characters without blanks, quotes and brackets"
-        raise FsmInputError(f"{name}: is not an identifier: {allowed}")
+        raise FsmInputError(
+            f"{name}: is not an identifier: "
+            "an integer, or up to 255 characters without blanks, quotes and brackets"
+        )
     return identifier if isinstance(identifier, int) else canonical_id(identifier)
 
 
@@ -203,8 +206,9 @@ def parse_time(name: str, value: Any) -> datetime:
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            problem = "is no ISO 8601 time such as 2026-01-31T08:00Z"
-            raise FsmInputError(f"{name}: {_shown(value)} {problem}") from None
+            raise FsmInputError(
+                f"{name}: {_shown(value)} is no ISO 8601 time such as 2026-01-31T08:00Z"
+            ) from None
     if not isinstance(value, datetime):
         raise FsmInputError(f"{name}: should be a time, not {type(value).__name__}")
     return value if value.tzinfo else value.replace(tzinfo=UTC)
@@ -238,8 +242,10 @@ def parse_seconds(
     is_number = isinstance(seconds, int | float)
     if not is_number or not at_least <= seconds <= at_most:
         end = "" if at_most == math.inf else f" to {at_most:g}"
-        wanted = f"a timedelta, or a number of seconds such as 60, from {at_least:g}{end}"
-        raise FsmInputError(f"{name}: should be {wanted}")
+        raise FsmInputError(
+            f"{name}: should be a timedelta, or a number of seconds such as 60, "
+            f"from {at_least:g}{end}"
+        )
     return float(seconds)
 
 
@@ -264,8 +270,9 @@ def parse_json(name: str, value: Any) -> Any:
     try:
         return json.loads(value)
     except (ValueError, RecursionError):
-        advice = "end its template with | tojson, or give a task's output"
-        raise FsmInputError(f"{name}: is text, but no JSON: {advice}") from None
+        raise FsmInputError(
+            f"{name}: is text, but no JSON: end its template with | tojson, or give a task's output"
+        ) from None
 
 
 def parse_names(name: str, value: Any) -> tuple[str, ...]:
@@ -273,8 +280,9 @@ def parse_names(name: str, value: Any) -> tuple[str, ...]:
     names = _names_in_text(value) if isinstance(value, str) else value
     is_list = isinstance(names, list | tuple)
     if not is_list or not all(isinstance(text, str) for text in names):
-        wanted = "a name or a list of names, which a template gives with | tojson"
-        raise FsmInputError(f"{name}: should be {wanted}")
+        raise FsmInputError(
+            f"{name}: should be a name or a list of names, which a template gives with | tojson"
+        )
     if not names:
         raise FsmInputError(f"{name}: is an empty list: leave it out")
     for text in names:
@@ -313,6 +321,4 @@ def parse_path(path: Any) -> str:
 def _shown(value: Any) -> str:
     """Return the start of a value's repr: a record in its place may contain a signed URL."""
     text = repr(value)
-    if len(text) <= 30:
-        return text
-    return f"{text[:20]}..."
+    return text if len(text) <= 30 else f"{text[:20]}..."

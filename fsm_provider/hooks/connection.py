@@ -8,7 +8,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from pydantic_core import from_json
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.settings import EXAMPLE_URL, Settings
+from fsm_provider.api.settings import CONNECTION_FIELDS, EXAMPLE_URL, Settings
 from fsm_provider.compat import unreadable_variable
 
 if TYPE_CHECKING:
@@ -27,20 +27,15 @@ def settings_from(connection: Connection) -> Settings:
     try:
         if connection.conn_type not in (None, "", CONN_TYPE):
             raise FsmInputError(f"is of type '{connection.conn_type}', not '{CONN_TYPE}'")
-        settings = Settings.checked(_values_of(connection))
+        values = _values_of_extra(connection.extra)
+        values["base_url"] = _base_url_of(connection)
+        values["token"] = connection.password or ""
+        values["account"] = (connection.login or "").strip()
+        settings = Settings.checked(values)
         settings._connection = connection.conn_id or ""
     except FsmInputError as error:
         raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
     return settings
-
-
-def _values_of(connection: Connection) -> dict[str, Any]:
-    """Return the settings as they stand in the fields of a connection."""
-    values = _values_of_extra(connection.extra)
-    values["base_url"] = _base_url_of(connection)
-    values["token"] = connection.password or ""
-    values["account"] = (connection.login or "").strip()
-    return values
 
 
 def _values_of_extra(text: str | None) -> dict[str, Any]:
@@ -50,7 +45,7 @@ def _values_of_extra(text: str | None) -> dict[str, Any]:
         extra = None
     if not isinstance(extra, dict):
         raise FsmInputError("extra: is not a JSON object")
-    for name, place in (("base_url", "host"), ("token", "password"), ("account", "login")):
+    for name, place in CONNECTION_FIELDS.items():
         if extra.get(name):
             raise FsmInputError(
                 f"extra: {name} is not one of its settings: it is the connection's {place}"
@@ -62,7 +57,7 @@ def _values_of_extra(text: str | None) -> dict[str, Any]:
 
 
 def _base_url_of(connection: Connection) -> str:
-    host: str | None = connection.host
+    host = connection.host
     if not host:
         raise FsmInputError(f"host: is missing: it should be the base URL, e.g. {EXAMPLE_URL}")
     if "://" not in host:
@@ -105,9 +100,7 @@ def hook_on(stored: Connection) -> Any:
         extra=stored.extra,
     )
 
-    def get_connection(_: str) -> Any:
-        return connection
-
     hook = connection.get_hook()
-    hook.get_connection = get_connection  # else it reads its connection again, the way of tasks
+    # Else it reads its connection again, the way of tasks.
+    hook.get_connection = lambda _: connection
     return hook

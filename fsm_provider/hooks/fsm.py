@@ -15,10 +15,11 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_2_PLUS
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.errors import FsmApiError, FsmError
-from fsm_provider.api.models import LIST_FORMS
+from fsm_provider.api.forms import parse_form
+from fsm_provider.api.models import LIST_FORMS, Form
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.validation import pluralize
-from fsm_provider.compat import unreadable_variable
+from fsm_provider.compat import context_for_current_task, unreadable_variable
 from fsm_provider.hooks.connection import CONN_TYPE, settings_from
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.downloads import PdfLimits
     from fsm_provider.api.metrics import Metrics
-    from fsm_provider.api.models import Form
 
 
 P = ParamSpec("P")
@@ -132,9 +132,6 @@ class FsmHook(BaseHook):
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-        from fsm_provider.api.forms import parse_form
-        from fsm_provider.api.models import Form
-        from fsm_provider.compat import context_for_current_task
         from fsm_provider.storage import AtomicFiles, report, uri_for_records
 
         path = ObjectStoragePath(str(destination))
@@ -146,7 +143,7 @@ class FsmHook(BaseHook):
         return stored
 
     def test_connection(self) -> tuple[bool, str]:
-        """List a page of forms, and a second one if there is one, which checks the cursor."""
+        """List a page of forms, and a second one if any: it checks the cursor parameter."""
         try:
             pages = self.client.pages(LIST_FORMS.path, model=LIST_FORMS.response)
             first = next(pages)
