@@ -62,7 +62,9 @@ class FormVersion(NamedTuple):
     @property
     def time(self) -> Time | None:
         """When it was last updated, or else created."""
-        return self.created if self.updated is None else self.updated
+        if self.updated is None:
+            return self.created
+        return self.updated
 
     @property
     def version(self) -> Time | str:
@@ -222,6 +224,9 @@ def _matching_versions(
 
 def _version_from(record: Form, reference: FormReference) -> FormVersion:
     updated = seconds_of(record.last_updated_on_date_time)
+    digest = ""
+    if updated is None:
+        digest = digest_for(reference, 16)
     return FormVersion(
         id=record.id,
         name=normalize_name(record.form_name),
@@ -229,7 +234,7 @@ def _version_from(record: Form, reference: FormReference) -> FormVersion:
         job_id=_spelled_once(job_id_from(record)),
         created=seconds_of(record.created_on_date_time),
         updated=updated,
-        digest=digest_for(reference, 16) if updated is None else "",
+        digest=digest,
         reference=reference,
     )
 
