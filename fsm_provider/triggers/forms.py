@@ -129,10 +129,12 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
     def _wait_from(self, state: WaitState) -> Wait:
         filters: dict[str, Any] = {**self.filters}
         wanted = FormFilter(**filters)
+        property_id = filters.get("property_id")
+        job_id = filters.get("job_id")
         # Those of the filters that a form's reference shows.
         selection = FormSelection(
-            property_ids=[filters["property_id"]] if "property_id" in filters else [],
-            job_ids=[filters["job_id"]] if "job_id" in filters else [],
+            property_ids=[] if property_id is None else [property_id],
+            job_ids=[] if job_id is None else [job_id],
             form_names=self.form_names,
             created_since=seconds_of(wanted.created_since) or BEGINNING,
             updated_since=seconds_of(wanted.updated_since) or BEGINNING,
