@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -13,8 +14,16 @@ from urllib.parse import quote
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
-from fsm_provider.api import validation
 from fsm_provider.api.forms import FormFilter, FormReference, normalize_name, parse_reference_time
+from fsm_provider.api.validation import (
+    parse_count,
+    parse_identifiers,
+    parse_names,
+    parse_params,
+    parse_seconds,
+    parse_text,
+    parse_time,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
@@ -96,42 +105,37 @@ def completed_forms(
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
     from airflow.sdk import Asset, AssetWatcher
 
-    name = str(validation.parse_text("name", name))
-    fsm_conn_id = str(validation.parse_text("fsm_conn_id", fsm_conn_id))
+    name = str(parse_text("name", name))
+    fsm_conn_id = str(parse_text("fsm_conn_id", fsm_conn_id))
     if start_from not in ("now", "beginning"):
-        start_from = validation.parse_time("start_from", start_from).astimezone(UTC).isoformat()
+        start_from = parse_time("start_from", start_from).astimezone(UTC).isoformat()
     wanted = FormFilter(
         form_category=form_category,
         form_name_id=form_name_id,
         created_by_type=created_by_type,
         created_by_id=created_by_id,
     )
-    names: list[str] = []
+    names = []
     if form_names is not None:
-        names = [normalize_name(name) for name in validation.parse_names("form_names", form_names)]
-    property_ids = validation.parse_identifiers("property_id", property_id)
-    job_ids = validation.parse_identifiers("job_id", job_id)
-    params = validation.parse_params("query_params", query_params)
-    params_in_events = json.loads(json.dumps(params))
-    poll_interval = validation.parse_seconds("poll_interval", poll_interval, 1, LONGEST)
-    max_forms_per_event = validation.parse_count(
-        "max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT
-    )
+        names = [normalize_name(name) for name in parse_names("form_names", form_names)]
+    params = json.dumps(parse_params("query_params", query_params))
     config = WatcherConfig(
         asset_name=name,
         fsm_conn_id=fsm_conn_id,
         filters=dict(wanted.as_dict()),
-        property_ids=property_ids,
-        job_ids=job_ids,
+        property_ids=parse_identifiers("property_id", property_id),
+        job_ids=parse_identifiers("job_id", job_id),
         form_names=names,
-        query_params=params_in_events or None,
-        poll_interval=poll_interval,
-        max_forms_per_event=max_forms_per_event,
+        query_params=json.loads(params) or None,  # as it comes back with each event
+        poll_interval=parse_seconds("poll_interval", poll_interval, 1, LONGEST),
+        max_forms_per_event=parse_count(
+            "max_forms_per_event", max_forms_per_event, max_value=LARGEST_EVENT
+        ),
         start_from=str(start_from),
-        late_by=validation.parse_seconds("late_by", late_by, 3600, LONGEST),
+        late_by=parse_seconds("late_by", late_by, 3600, LONGEST),
     )
     _defined.setdefault(name, []).append(config.question())
-    configuration = json.dumps(config.as_json(), sort_keys=True)  # the same at each parsing
+    configuration = json.dumps(asdict(config), sort_keys=True)  # the same at each parsing
     events = AssetWatcher(
         name=name,
         trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id),

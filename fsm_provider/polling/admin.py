@@ -1,15 +1,17 @@
-"""The desk of the assets of completed forms: how far each is, and to have its watcher begin anew.
+"""What people ask of an asset of completed forms: how far it is, and that it begins anew.
 
-The command ``watermark`` and the page are faces of it. Airflow has these assets, and what their
-watchers store: since 3.3 in its own database, before that in the SQL database of the connection.
+They ask by the command ``watermark``, or on the page. Airflow's database has the assets. What their
+watchers store is there, too, since Airflow 3.3; before, it is in the SQL database that the
+connection names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -29,7 +31,7 @@ StoredValues = Mapping[tuple[int, str], Any]
 """What is stored with assets, by the asset's id and the key."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class AssetStatus:
     """An asset of completed forms, and what its watcher has stored.
 
@@ -42,7 +44,7 @@ class AssetStatus:
     asset_id: int
     name: str
     fsm_conn_id: str
-    dag_ids: frozenset[str]
+    dag_ids: set[str] = field(default_factory=set)
     prefix: str = ""
     stored: Mapping[str, Any] = field(default_factory=dict)
     no_ledger: FsmNoLedgerError | None = None
@@ -50,17 +52,17 @@ class AssetStatus:
 
 def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
     """Return the assets of completed forms in DAGs that Airflow has read, by name."""
-    assets: dict[int, AssetStatus] = {}
-    for asset in _assets_in_dags():
-        is_named = name in (None, asset.name)
-        is_of_connection = fsm_conn_id in (None, asset.fsm_conn_id)
-        if is_named and is_of_connection:
-            assets[asset.asset_id] = asset
-    for conn_id in {asset.fsm_conn_id for asset in assets.values()}:
-        of_connection = [asset for asset in assets.values() if asset.fsm_conn_id == conn_id]
-        for asset in _with_what_is_stored(conn_id, of_connection):
-            assets[asset.asset_id] = asset
-    return list(assets.values())
+    assets = [
+        asset
+        for asset in _assets_in_dags()
+        if name in (None, asset.name) and fsm_conn_id in (None, asset.fsm_conn_id)
+    ]
+    by_connection: dict[str, list[AssetStatus]] = defaultdict(list)
+    for asset in assets:
+        by_connection[asset.fsm_conn_id].append(asset)
+    for conn_id, of_connection in by_connection.items():
+        _add_what_is_stored(conn_id, of_connection)
+    return assets
 
 
 def begin_anew(asset: AssetStatus, since: datetime) -> None:
@@ -122,20 +124,16 @@ def _assets_in_dags() -> list[AssetStatus]:
     with create_session() as session:
         # A row for each DAG that an asset starts; if it starts none, one without a DAG.
         for asset_id, name, uri, dag_id in session.execute(query):
-            conn_id = unquote(urlsplit(uri).netloc)
-            asset = assets.get(asset_id)
-            if asset is None:
-                asset = AssetStatus(
-                    asset_id=asset_id, name=name, fsm_conn_id=conn_id, dag_ids=frozenset()
-                )
+            if asset_id not in assets:
+                conn_id = unquote(urlsplit(uri).netloc)
+                assets[asset_id] = AssetStatus(asset_id=asset_id, name=name, fsm_conn_id=conn_id)
             if dag_id is not None:
-                asset = replace(asset, dag_ids=asset.dag_ids | {dag_id})
-            assets[asset_id] = asset
+                assets[asset_id].dag_ids.add(dag_id)
     return list(assets.values())
 
 
-def _with_what_is_stored(conn_id: str, assets: Collection[AssetStatus]) -> list[AssetStatus]:
-    """Return assets of one connection, with what their watchers have stored."""
+def _add_what_is_stored(conn_id: str, assets: Collection[AssetStatus]) -> None:
+    """Fill in what the watchers of assets of one connection have stored."""
     settings = settings_from(read_connection_outside_of_tasks(conn_id))
     prefix = prefix_for(settings.service)
     progress_key = prefix + WATERMARK
@@ -145,13 +143,13 @@ def _with_what_is_stored(conn_id: str, assets: Collection[AssetStatus]) -> list[
         values = read_stored(assets, (OWNER, progress_key))
     except FsmNoLedgerError as error:
         no_ledger = error
-    statuses = []
     for asset in assets:
+        asset.prefix = prefix
+        asset.no_ledger = no_ledger
         owner = values.get((asset.asset_id, OWNER))
-        stored = dict(owner[-1]) if owner else {}
-        stored |= values.get((asset.asset_id, progress_key)) or {}
-        statuses.append(replace(asset, prefix=prefix, stored=stored, no_ledger=no_ledger))
-    return statuses
+        status = owner[-1] if owner else {}
+        progress = values.get((asset.asset_id, progress_key)) or {}
+        asset.stored = {**status, **progress}
 
 
 def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -> StoredValues:

@@ -108,7 +108,9 @@ class Feed:
     def __init__(self, source: Source) -> None:
         self.source: Source = source
         self._lister = Lister(source)
+        self._metrics = AirflowMetrics({"connection": source.fsm_conn_id})
         self._subscriptions: dict[Subscriber, Subscription] = {}
+        # The subscribers to each key, in their order: a dictionary as an ordered set.
         self._by_routing_key: dict[RoutingKey, dict[Subscriber, None]] = defaultdict(dict)
         self._waits = 0  # subscribers that are deferred sensors
         self._changes_since: Time | None = None  # the bound of the next poll; None: there was none
@@ -117,15 +119,16 @@ class Feed:
         self._failures = 0  # of polls for changes, in a row
         self._failing_since = _now()
         self._is_refused = False  # the service answers, but not when it is asked for changes
-        self._one_by_one_until = float("-inf")
+        self._one_by_one_until = float("-inf")  # a listing for many has failed
         self._polled_at = _now()
-        self._pause_until = float("-inf")
+        self._pause_until = float("-inf")  # as the service has asked
         # An empty context, or its log would be that of the first subscriber's task.
         self._task = asyncio.create_task(self._run(), name="fsm feed", context=Context())
 
     def add(self, subscriber: Subscriber, covered_since: Time | None) -> None:
         for key in subscriber.routing_keys():
             self._by_routing_key[key][subscriber] = None
+        # Half of the look-back is left for forms that are listed later than they were updated.
         reach = self._bound_of_changes(self.time()) + LOOK_BACK / 2
         misses_nothing = covered_since is not None and covered_since >= reach
         wait = subscriber.check_after(self.time()) if misses_nothing else 0.0
@@ -194,7 +197,7 @@ class Feed:
         if self._asks_by_creation:
             queries.append(Query(created_since=since))
         try:
-            started, is_complete = await self._ask(queries)
+            started, is_complete = await self._list_and_hand_out(queries)
         except FsmError as error:
             await self._changes_failed(error, since, began)
             return
@@ -221,8 +224,11 @@ class Feed:
         self._is_refused = not _concerns_service(error)
         if self._is_refused:
             self._give_up_in_time(since, began)
-        else:
-            await self._tell_all(error)
+            return
+        for subscriber in list(self._subscriptions):
+            if subscriber in self._subscriptions:
+                subscriber.on_failure(error, self._failing_since)
+            await asyncio.sleep(0)
 
     def _give_up_in_time(self, since: Time, began: Time) -> None:
         """Leave changes that stay unreadable to the catch-ups, and go on from the last attempt."""
@@ -230,18 +236,13 @@ class Feed:
         is_over = _now() - self._failing_since >= GIVE_UP_AFTER
         if not (is_over and has_service_time):
             return
-        text = "Changes since %s could not be read; going on from %s"
-        logger.error(text, time_of(since), time_of(began))
+        logger.error(
+            "Changes since %s could not be read; going on from %s", time_of(since), time_of(began)
+        )
         self._failing_since = _now()
         self._changes_since = began
         for subscription in self._subscriptions.values():
             subscription.due = min(subscription.due, _now())
-
-    async def _tell_all(self, error: FsmError) -> None:
-        for subscriber in list(self._subscriptions):
-            if subscriber in self._subscriptions:
-                subscriber.on_failure(error, self._failing_since)
-            await asyncio.sleep(0)
 
     # --- catch-ups ---
 
@@ -265,12 +266,12 @@ class Feed:
         ]
 
     async def _catch_up_together(self, subscribers: list[Subscriber]) -> None:
-        queries: list[Query] = []
+        queries = []
         for subscriber in subscribers:
             queries += subscriber.queries()
             self._subscriptions[subscriber].asked = _now()
         try:
-            started, is_complete = await self._ask(_common_queries(queries))
+            started, is_complete = await self._list_and_hand_out(_common_queries(queries))
         except FsmError as error:
             if not _concerns_service(error):
                 logger.warning("A catch-up of all failed, and goes on one by one: %s", error)
@@ -281,14 +282,17 @@ class Feed:
             self._caught_up(subscriber, started, is_complete)
 
     async def _catch_up_one_by_one(self, subscribers: list[Subscriber]) -> None:
-        for subscriber in nsmallest(MAX_OWN, subscribers, key=self._asked_at):
+        longest_unasked = nsmallest(
+            MAX_OWN, subscribers, key=lambda subscriber: self._subscriptions[subscriber].asked
+        )
+        for subscriber in longest_unasked:
             subscription = self._subscriptions.get(subscriber)
             if subscription is None:  # it has left meanwhile
                 continue
             queries = subscriber.queries()
             subscription.asked = _now()
             try:
-                started, is_complete = await self._ask(queries, only=subscriber)
+                started, is_complete = await self._list_and_hand_out(queries, only=subscriber)
             except FsmError as error:
                 if _concerns_service(error):
                     return
@@ -298,9 +302,6 @@ class Feed:
                 subscriber.on_failure(error, subscription.failing_since)
                 continue
             self._caught_up(subscriber, started, is_complete)
-
-    def _asked_at(self, subscriber: Subscriber) -> float:
-        return self._subscriptions[subscriber].asked
 
     def _caught_up(self, subscriber: Subscriber, started: Time, is_complete: bool) -> None:
         subscription = self._subscriptions.get(subscriber)
@@ -313,14 +314,14 @@ class Feed:
 
     # --- listings ---
 
-    async def _ask(
+    async def _list_and_hand_out(
         self, queries: Iterable[Query], only: Subscriber | None = None
     ) -> tuple[Time, bool]:
-        """List, and hand out the forms, to one subscriber or to all.
+        """List all that queries ask for, and hand it out: to all whom it concerns, or to one.
 
         Return when the first listing started, and whether all are complete.
         """
-        starts: list[Time] = []
+        starts = []
         is_complete = True
         for query in queries:
             listing = await self._list(query)
@@ -334,8 +335,8 @@ class Feed:
             listing = await list_completely(self._lister.list_forms, query)
         except FsmError as error:
             retry_after = getattr(error, "retry_after", None) or 0.0
-            pause = min(retry_after, GIVE_UP_AFTER)
-            self._pause_until = max(self._pause_until, _now() + pause)
+            until = _now() + min(retry_after, GIVE_UP_AFTER)
+            self._pause_until = max(self._pause_until, until)
             raise
         if listing.service != self.source.service:
             for subscriber in self._subscriptions:
@@ -351,8 +352,9 @@ class Feed:
         for first in range(0, len(forms), SLICE):
             by_key = self._forms_by_key(forms[first : first + SLICE])
             for key, forms_of_key in by_key.items():
-                for subscriber in self._subscribers_to(key, only):
-                    if subscriber in self._subscriptions:
+                for subscriber in list(self._by_routing_key.get(key, ())):
+                    is_addressed = only is None or subscriber is only
+                    if is_addressed and subscriber in self._subscriptions:
                         subscriber.ingest(forms_of_key)
                         await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -372,45 +374,34 @@ class Feed:
                     by_key[key].append(form)
         return by_key
 
-    def _subscribers_to(self, key: RoutingKey, only: Subscriber | None) -> list[Subscriber]:
-        subscribers = self._by_routing_key.get(key, {})
-        if only is None:
-            return list(subscribers)
-        return [only] if only in subscribers else []
-
     # --- metrics ---
 
     def _count_poll(self, result: str) -> None:
         if self._waits:
-            metrics = AirflowMetrics({"connection": self.source.fsm_conn_id})
-            metrics.incr("waits.polls", result=result)
+            self._metrics.incr("waits.polls", result=result)
             self._measure_waits()
 
     def _measure_waits(self) -> None:
-        """Measure the waits of the connection: the worst of its feeds."""
+        """Measure the waits of the connection: of its feeds that have some, the worst."""
         fsm_conn_id = self.source.fsm_conn_id
-        of_loop = _feeds.get(asyncio.get_running_loop(), {}).values()
-        of_connection = [feed for feed in of_loop if feed.source.fsm_conn_id == fsm_conn_id]
-        feeds = [feed for feed in of_connection if feed._waits]
-        now = _now()
-        metrics = AirflowMetrics({"connection": fsm_conn_id})
+        feeds = [
+            feed
+            for feed in _feeds.get(asyncio.get_running_loop(), {}).values()
+            if feed._waits and feed.source.fsm_conn_id == fsm_conn_id
+        ]
+        metrics = self._metrics
         metrics.gauge("waits", sum(feed._waits for feed in feeds))
         metrics.gauge("waits.failures", max((feed._failures for feed in feeds), default=0))
-        poll_ages = [now - feed._polled_at for feed in feeds]
+        poll_ages = [_now() - feed._polled_at for feed in feeds]
         metrics.gauge("waits.poll_age", max(poll_ages, default=0.0))
         intervals = [feed.source.interval for feed in feeds]
         metrics.gauge("waits.poll_interval", max(intervals, default=0.0))
 
 
-def _common_queries(queries: Iterable[Query]) -> list[Query]:
+def _common_queries(queries: Collection[Query]) -> list[Query]:
     """Return queries for the whole account, from the earliest of all bounds of their kind."""
-    created: list[Time] = []
-    updated: list[Time] = []
-    for query in queries:
-        if query.is_by_creation:
-            created.append(query.created_since)
-        else:
-            updated.append(query.updated_since)
+    created = [query.created_since for query in queries if query.is_by_creation]
+    updated = [query.updated_since for query in queries if not query.is_by_creation]
     common: list[Query] = []
     if created:
         common.append(Query(created_since=min(created)))

@@ -8,6 +8,7 @@ older version would misread makes a new format, which that version refuses.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
@@ -28,3 +29,9 @@ def refuse_newer(stored: Mapping[str, Any], newest: int, message: str) -> None:
     """
     if format_of(stored) > newest:
         raise FsmInputError(message.format(format_of(stored)))
+
+
+def known_fields(dataclass: Any, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the stored fields that this version knows."""
+    names = {field.name for field in fields(dataclass)}
+    return {name: value for name, value in stored.items() if name in names}

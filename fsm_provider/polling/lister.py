@@ -14,10 +14,8 @@ from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
 from fsm_provider.api.forms import FormFilter
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.polls import (
-    FormVersion,
     ListingResult,
     Query,
-    Time,
     bound_at,
     list_once,
 )
@@ -40,7 +38,7 @@ class Source:
 
     fsm_conn_id: str
     service: str
-    filters: FormFilter  # those that a form's reference does not show
+    filters: FormFilter  # only those that a form's reference does not show
     query_params: str
     interval: float
 
@@ -69,7 +67,7 @@ class Lister:
         self._source = source
         self._params: dict[str, Any] = json.loads(source.query_params)
         self._client: FsmClient | None = None
-        self._read_connection_at = float("-inf")
+        self._read_connection_at = float("-inf")  # by the event loop: at the next listing
 
     async def list_forms(self, query: Query) -> ListingResult:
         wanted = replace(
@@ -149,10 +147,9 @@ async def read_settings(fsm_conn_id: str) -> Settings:
         connection = await asyncio.shield(reading)
     except Exception as error:  # noqa: BLE001 - of any secrets backend
         kind = type(error).__name__
-        text = (
+        raise FsmConnectionError(
             f"connection '{fsm_conn_id}': is not defined, or its store cannot be reached ({kind})"
-        )
-        raise FsmConnectionError(text) from None
+        ) from None
     return settings_from(connection)
 
 
@@ -172,19 +169,12 @@ async def list_completely(
             return replace(first, forms=list(forms.values()))
         reading = await list_forms(query)
         added = [form for form in reading.forms if form.id not in forms]
-        for form in reading.forms:
-            forms[form.id] = form
-        if not any(_may_be_older(form, first.started) for form in added):
+        forms.update({form.id: form for form in reading.forms})
+        if not any(form.time is None or form.time < first.started for form in added):
             return replace(first, forms=list(forms.values()))
     return replace(first, forms=list(forms.values()), is_complete=False)
 
 
 def _has_its_total(reading: ListingResult) -> bool:
-    if reading.total is None:
-        return True
     identifiers = {form.id for form in reading.forms}
-    return len(identifiers) >= reading.total
-
-
-def _may_be_older(form: FormVersion, time: Time) -> bool:
-    return form.time is None or form.time < time
+    return reading.total is None or len(identifiers) >= reading.total

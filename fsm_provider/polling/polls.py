@@ -1,5 +1,10 @@
 """Queries to the service about forms, and complete answers, for workers and triggerers alike.
 
+Which forms somebody wants is said by four types. A :class:`~fsm_provider.api.forms.FormFilter` is
+what the service filters by. A :class:`Query` is that part of it that differs between listings of a
+feed. A :class:`FormSelection` is checked here, on references, and may have many properties and
+jobs. :class:`Criteria` say when the forms that match are enough.
+
 A time is in seconds since 1970, by the service's clock. :data:`BEGINNING` is before every form:
 what is asked since then is asked without a bound. None is a time that is not known.
 """
@@ -11,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.forms import (
@@ -62,12 +67,11 @@ class FormVersion(NamedTuple):
     @property
     def time(self) -> Time | None:
         """When it was last updated, or else created."""
-        if self.updated is None:
-            return self.created
-        return self.updated
+        return self.created if self.updated is None else self.updated
 
     @property
     def version(self) -> Time | str:
+        """What differs between two versions of one form."""
         return self.digest if self.updated is None else self.updated
 
 
@@ -94,17 +98,6 @@ class FormSelection:
     form_names: Collection[str] = ()
     created_since: Time = BEGINNING
     updated_since: Time = BEGINNING
-
-    @classmethod
-    def from_query(cls, query: Query, form_names: Collection[str] = ()) -> Self:
-        """Return what matches the forms of these names that a query asks for."""
-        return cls(
-            property_ids=_only(query.property_id),
-            job_ids=_only(query.job_id),
-            form_names=form_names,
-            created_since=query.created_since,
-            updated_since=query.updated_since,
-        )
 
     def matches(self, form: FormVersion) -> bool:
         """Return whether a form is wanted; a time that is not known matches."""
@@ -159,8 +152,9 @@ class Criteria:
 class ListingResult:
     """All pages of a listing.
 
-    :ivar started: when it was requested.
-    :ivar total: the number of records, by its last page; None: not known, or records did not match.
+    :ivar started: when its first page was requested, by the service's clock.
+    :ivar total: the number of records, by its last page; None: not known, or other than that of
+        ``forms``, as some records did not match.
     :ivar service: the base URL and the account that have answered.
     :ivar is_complete: no record that was there before ``started`` is missing.
     """
@@ -172,10 +166,6 @@ class ListingResult:
     is_complete: bool = True
 
 
-def _only(value: str | None) -> tuple[str, ...]:
-    return () if value is None else (value,)
-
-
 def list_once(
     client: FsmClient,
     wanted: FormFilter,
@@ -184,27 +174,33 @@ def list_once(
 ) -> ListingResult:
     """List the forms that match a filter; each is also checked here."""
     pages = client.form_pages(wanted, params)
-    forms: list[FormVersion] = []
+    forms = []
     listed = 0
     requested = time.time()
     began = time.monotonic()
-    started: Time | None = None
+    started = None
     for page in pages.pages_with_warning():
         if started is None:
-            started = _requested_by_service(page, requested, time.monotonic() - began)
-        forms += _matching_versions(page, wanted, reference_for)
+            started = _earliest_start(page, requested, time.monotonic() - began)
+        forms += [
+            _version_from(record, reference_for(record))
+            for record in page.data
+            if wanted.matches(record)
+        ]
         listed += len(page.data)
-        del page  # Python's garbage collector goes through what is alive at the next page
+        del page  # or Python's garbage collector goes through it as it reads the next page
     total = pages.last_total if listed == len(forms) else None
     if started is None:
         started = requested
     return ListingResult(forms, started, total, client.settings.service)
 
 
-def _requested_by_service(page: Page[Form], requested: Time, elapsed: float) -> Time:
-    """Return when a listing was requested: by the service's clock or by ours, the earlier.
+def _earliest_start(page: Page[Form], requested: Time, elapsed: float) -> Time:
+    """Return when a listing started: by the service's clock or by ours, the earlier.
 
     From too late a time, forms are missed.
+
+    :param elapsed: the seconds from the request to the page, which shows the service's time.
     """
     server_time = seconds_of(getattr(page.meta, "server_time", None))
     if server_time is None:
@@ -212,34 +208,21 @@ def _requested_by_service(page: Page[Form], requested: Time, elapsed: float) -> 
     return min(requested, server_time - elapsed)
 
 
-def _matching_versions(
-    page: Page[Form], wanted: FormFilter, reference_for: Callable[[Form], FormReference]
-) -> list[FormVersion]:
-    return [
-        _version_from(record, reference_for(record))
-        for record in page.data
-        if wanted.matches(record)
-    ]
-
-
 def _version_from(record: Form, reference: FormReference) -> FormVersion:
     updated = seconds_of(record.last_updated_on_date_time)
-    digest = ""
-    if updated is None:
-        digest = digest_for(reference, 16)
     return FormVersion(
         id=record.id,
         name=normalize_name(record.form_name),
-        property_id=_spelled_once(record.property_id),
-        job_id=_spelled_once(job_id_from(record)),
+        property_id=_canonical_or_empty(record.property_id),
+        job_id=_canonical_or_empty(job_id_from(record)),
         created=seconds_of(record.created_on_date_time),
         updated=updated,
-        digest=digest,
+        digest=digest_for(reference, 16) if updated is None else "",
         reference=reference,
     )
 
 
-def _spelled_once(identifier: int | str | None) -> str:
+def _canonical_or_empty(identifier: int | str | None) -> str:
     return "" if identifier is None else canonical_id(identifier)
 
 

@@ -20,32 +20,24 @@ class Subscriber(Protocol):
 
     def routing_keys(self) -> list[RoutingKey]:
         """Return the keys of the forms that it is to be given; they never change."""
-        ...
 
     def queries(self) -> list[Query]:
         """Return its own queries, from its own bound: a catch-up that begins now asks them."""
-        ...
 
     def check_after(self, now: Time) -> float:
         """Return the seconds from now, the service's time, until it wants the next catch-up."""
-        ...
 
     def ingest(self, forms: Iterable[FormVersion]) -> None:
         """Take forms of one of its routing keys, of any listing; it need not want them all."""
-        ...
 
     def on_poll(self, since: Time, started: Time) -> None:
         """Note that it has been given all that was updated since a time until ``started``."""
-        ...
 
     def on_catch_up(self, started: Time) -> None:
         """Note that it has been given all that its last queries ask for, as of ``started``."""
-        ...
 
     def on_failure(self, error: FsmError, since: float) -> None:
         """Note that a listing failed for it, as all have since a time of the event loop."""
-        ...
 
     def on_service_changed(self) -> None:
         """Note that the connection leads to another service: it is to leave the feed."""
-        ...

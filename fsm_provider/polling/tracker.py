@@ -15,7 +15,7 @@ MAX_RECENT = 1_000
 WATERMARK = "watermark"
 RECENT = "recent"
 CHUNKS = ("emitted/0", "emitted/1", "emitted/2", "emitted/3")
-"""Keys of the periods in which forms were emitted; the oldest is written over."""
+"""Keys of chunks, each for the forms that were emitted in one period, and used in turn."""
 Version = Time | str
 Versions = dict[str, dict[Version, Time]]
 """The time of each version that was emitted, by the form's identifier."""
@@ -28,42 +28,40 @@ class EmittedForms:
     small, as it is stored with each event. Once that is full, :meth:`prepare_save` merges it into
     the chunk of the period that it is now. What is older than the floor is forgotten, but only by a
     floor that is stored, which :meth:`finish_save` is told.
+
+    :param unsaved: keys of stored entries that the next save is to replace.
     """
 
-    def __init__(self, late_by: float, floor: Time, unsaved: Iterable[str] = ()) -> None:
+    def __init__(self, late_by: float, floor: Time, unsaved: Iterable[str]) -> None:
+        # As the turn of a chunk comes again, what it holds is older than late_by: is forgotten.
         self._period = max(DAY, late_by / (len(CHUNKS) - 2))
         self._forgotten_before = floor
-        self._recent: Versions = {}
-        self._chunks: dict[str, Versions] = {key: {} for key in CHUNKS}
+        self._entries: dict[str, Versions] = {key: {} for key in (*CHUNKS, RECENT)}
         self._unsaved = set(unsaved)
 
     def restore(self, entries: Mapping[str, Any]) -> None:
         for key, entry in entries.items():
-            versions = self._without_forgotten(_versions_from(entry))
-            if key == RECENT:
-                self._recent = versions
-            else:
-                self._chunks[key] = versions
+            self._entries[key] = self._without_forgotten(_versions_from(entry))
 
     def remember(self, form: FormVersion, now: Time) -> None:
-        versions = self._recent.setdefault(str(form.id), {})
+        versions = self._entries[RECENT].setdefault(str(form.id), {})
         versions[form.version] = now if form.time is None else form.time
         self._unsaved.add(RECENT)
 
     def versions_of(self, identifier: int) -> set[Version]:
-        key = str(identifier)
-        versions = set(self._recent.get(key, ()))
-        for chunk in self._chunks.values():
-            versions.update(chunk.get(key, ()))
+        versions: set[Version] = set()
+        for entry in self._entries.values():
+            versions.update(entry.get(str(identifier), ()))
         return versions
 
     def prepare_save(self, now: Time) -> list[tuple[str, Any]]:
         """Forget what is old, and return the entries that have changed: the recent one is last."""
-        self._recent = self._without_forgotten(self._recent)
-        if len(self._recent) >= MAX_RECENT:
+        self._entries[RECENT] = self._without_forgotten(self._entries[RECENT])
+        if len(self._entries[RECENT]) >= MAX_RECENT:
             self._merge_recent(now)
-        entries = {**self._chunks, RECENT: self._recent}
-        return [(key, _as_json(entry)) for key, entry in entries.items() if key in self._unsaved]
+        return [
+            (key, _as_json(entry)) for key, entry in self._entries.items() if key in self._unsaved
+        ]
 
     def finish_save(self, floor: Time) -> None:
         self._forgotten_before = floor
@@ -72,21 +70,20 @@ class EmittedForms:
     def _merge_recent(self, now: Time) -> None:
         """Merge the recent versions into the chunk of the period in which they were emitted."""
         for key in CHUNKS:
-            self._chunks[key] = self._without_forgotten(self._chunks[key])
+            self._entries[key] = self._without_forgotten(self._entries[key])
         number = int(now // self._period)
         key = CHUNKS[number % len(CHUNKS)]
-        chunk = self._chunks[key]
-        for identifier, versions in self._recent.items():
-            chunk.setdefault(identifier, {}).update(versions)
-        self._recent = {}
+        for identifier, versions in self._entries[RECENT].items():
+            self._entries[key].setdefault(identifier, {}).update(versions)
+        self._entries[RECENT] = {}
         self._unsaved |= {key, RECENT}
 
     def _without_forgotten(self, entry: Versions) -> Versions:
         """Return an entry without versions so old that they would not be emitted again."""
-        remembered: Versions = {}
-        oldest = self._forgotten_before
+        remembered = {}
+        floor = self._forgotten_before
         for identifier, versions in entry.items():
-            kept = {version: time for version, time in versions.items() if time >= oldest}
+            kept = {version: time for version, time in versions.items() if time >= floor}
             if kept:
                 remembered[identifier] = kept
         return remembered
@@ -115,7 +112,10 @@ class FormTracker:
         self.begin(None)
 
     def begin(self, floor: Time | None, stored_keys: Iterable[str] = ()) -> None:
-        """Begin with all that was updated since the floor; forget what these keys have stored."""
+        """Begin with all that was updated since the floor.
+
+        :param stored_keys: of entries of emitted forms that are stored, and to be forgotten.
+        """
         self.floor: Time | None = floor
         self.watermark: Time = self._lowest()
         self.has_gap: bool = True
@@ -125,11 +125,8 @@ class FormTracker:
 
     def restore(self, stored: Mapping[str, Any], entries: Mapping[str, Any]) -> None:
         """Go on from what was stored: that of :data:`WATERMARK`, and the entries of other keys."""
-        floor = stored.get("floor")
-        self.begin(BEGINNING if floor is None else floor)
-        watermark = stored.get("watermark")
-        if watermark is not None:
-            self.watermark = watermark
+        self.begin(stored.get("floor") or BEGINNING)
+        self.watermark = stored.get("watermark") or self.watermark
         self._emitted.restore(entries)
 
     def since(self, back: float) -> Time:
@@ -160,7 +157,12 @@ class FormTracker:
     def take_event(self, max_forms: int) -> list[FormVersion]:
         """Take the oldest of the pending forms; until they are confirmed, return the same ones."""
         if not self._in_event:
-            for form in nsmallest(max_forms, self.pending.values(), key=_by_age):
+            oldest = nsmallest(
+                max_forms,
+                self.pending.values(),
+                key=lambda form: (form.time or BEGINNING, form.id),
+            )
+            for form in oldest:
                 self._in_event[form.id] = self.pending.pop(form.id)
         return list(self._in_event.values())
 
@@ -225,22 +227,19 @@ def _is_older(form: FormVersion, other: FormVersion) -> bool:
     return form.updated < other.updated
 
 
-def _by_age(form: FormVersion) -> tuple[Time, int]:
-    return form.time or BEGINNING, form.id
-
-
 def _as_json(versions_by_id: Versions) -> dict[str, Any]:
     """Return an entry as JSON, whose keys are texts only: each version with its time is a pair."""
-    entry: dict[str, Any] = {"format": FORMAT}
-    for identifier, versions in versions_by_id.items():
-        entry[identifier] = list(map(list, versions.items()))
-    return entry
+    pairs_by_id = {
+        identifier: list(map(list, versions.items()))
+        for identifier, versions in versions_by_id.items()
+    }
+    return {"format": FORMAT, **pairs_by_id}
 
 
 def _versions_from(entry: Mapping[str, Any]) -> Versions:
     """Return what an entry says of forms; it may have other fields."""
-    versions_by_id: Versions = {}
-    for identifier, versions in entry.items():
-        if isinstance(versions, list):
-            versions_by_id[identifier] = dict(versions)
-    return versions_by_id
+    return {
+        identifier: dict(versions)
+        for identifier, versions in entry.items()
+        if isinstance(versions, list)
+    }

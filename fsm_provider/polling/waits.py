@@ -22,11 +22,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 from fsm_provider.api.errors import FsmError
-from fsm_provider.polling.formats import refuse_newer
+from fsm_provider.polling.formats import known_fields, refuse_newer
 from fsm_provider.polling.polls import (
     BEGINNING,
     Criteria,
@@ -84,8 +84,7 @@ class WaitState:
         :raises FsmInputError: if a newer version has written it.
         """
         refuse_newer(stored, FORMAT, DEFERRED_BY_NEWER)
-        names = {field.name for field in fields(cls)}
-        values = {name: value for name, value in stored.items() if name in names}
+        values = known_fields(cls, stored)
         values.setdefault("service", "")  # no service has this name: the wait soon ends
         values.setdefault("began", time.time())
         values.setdefault("deadline", time.time() + timeout)
@@ -93,7 +92,7 @@ class WaitState:
 
     @property
     def covered_since(self) -> Time | None:
-        """Return since when a wait hears of all forms, if it knows those before."""
+        """Return when the poll whose forms it knows started; None: it does not know them."""
         return None if self.known is None else self.polled_at
 
     def rest(self, interval: float) -> float:
@@ -109,17 +108,15 @@ class WaitState:
         known: list[list[Any]] | None = None
         if len(names_by_id) <= MAX_KNOWN:
             known = [[identifier, name] for identifier, name in names_by_id.items()]
-        is_first = self.polled_at is None
         may_be_the_same = known is None or known == self.known
-        was_futile = may_be_the_same and not is_first
-        return WaitState(
-            service,
-            self.began,
-            self.deadline,
-            since=self.since,
+        was_futile = may_be_the_same and self.polled_at is not None
+        return replace(
+            self,
+            service=service,
             polled_at=polled_at,
             known=known,
             futile_wakes=self.futile_wakes + 1 if was_futile else 0,
+            failing_since=None,
         )
 
 

@@ -73,7 +73,7 @@ LOG_EVERY = 600.0
 """Seconds between two lines of the log about failed polls."""
 LOG_WAITING_EVERY = 60
 """Looks at a configuration that is not there, a second apart, of which one is logged."""
-NEVER = float("-inf")
+LONG_AGO = float("-inf")
 """A time of the event loop before every other."""
 
 
@@ -121,17 +121,24 @@ class AssetEvents:
 
     async def configure(self, config: Mapping[str, Any]) -> None:
         """Store the configuration, which the watcher reads, whichever triggerer runs it."""
-        await until_done(self._name, partial(self._store.aset, CONFIGURATION, config))
+        await self._until_done(partial(self._store.aset, CONFIGURATION, config))
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
         while True:
             config = await self._configuration()
-            settings = await until_done(self._name, partial(read_settings, config.fsm_conn_id))
+            settings = await self._until_done(partial(read_settings, config.fsm_conn_id))
+            source = Source.from_arguments(
+                config.fsm_conn_id,
+                settings.service,
+                config.filters,
+                config.query_params,
+                config.poll_interval,
+            )
             watcher = Watcher(config, settings.service, self._store)
             self.watcher = watcher
             try:
-                await until_done(self._name, watcher.restore)
-                with subscribe(watcher.source(), watcher) as watcher.feed:
+                await self._until_done(watcher.restore)
+                with subscribe(source, watcher) as watcher.feed:
                     async with aclosing(watcher.events()) as events:
                         async for forms in events:
                             yield config.event_with([form.reference for form in forms])
@@ -146,7 +153,7 @@ class AssetEvents:
     async def _configuration(self) -> WatcherConfig:
         looks = 0
         while True:
-            config = await until_done(self._name, self._read_configuration)
+            config = await self._until_done(self._read_configuration)
             if config is not None:
                 return config
             looks += 1
@@ -163,10 +170,31 @@ class AssetEvents:
         last_seen = None
         unchanged_since = clock()
         while clock() - unchanged_since < SILENCE:
-            owner = await until_done(self._name, partial(self._store.aget, OWNER))
+            owner = await self._until_done(partial(self._store.aget, OWNER))
             if owner != last_seen:
                 last_seen = owner
                 unchanged_since = clock()
+            await asyncio.sleep(CHECK_EVERY)
+
+    async def _until_done(self, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
+        """Attempt something until it succeeds; what fails is logged."""
+        while True:
+            try:
+                return await attempt()
+            except FsmError as error:  # of the connection, or of the database that it names
+                text = str(error)
+                warn_once(
+                    logger,
+                    (self._name, text),
+                    "The asset '%s' is not watched: %s",
+                    self._name,
+                    text,
+                    level=logging.ERROR,
+                )
+            except Exception:
+                logger.exception(
+                    "The state of the asset '%s' could not be read or stored yet", self._name
+                )
             await asyncio.sleep(CHECK_EVERY)
 
 
@@ -189,11 +217,10 @@ class Watcher:
     def __init__(self, config: WatcherConfig, service: str, store: AssetStore) -> None:
         self.config: WatcherConfig = config
         self.tracker: FormTracker = FormTracker(config.selection(), config.late_by)
-        self._service = service
         self._store = store
         self._prefix = prefix_for(service)
         self._owner = uuid4().hex
-        self._newer_key: str | None = None  # of what is stored, and cannot be read
+        self._newer_key: str | None = None  # of a stored value that a newer version has written
         self._reset: str | None = None  # the last request of ``watermark set`` that it follows
         self._clock = asyncio.get_running_loop().time
         # Polls.
@@ -201,29 +228,20 @@ class Watcher:
         self._has_moved = False  # the connection leads to another service
         self._is_reconciling = False  # the last queries were those of a reconciliation
         self._asked_since: Time = BEGINNING  # the bound of the last queries, if they were not
-        self._reconciled_at = NEVER
+        self._reconciled_at = LONG_AGO
         self._polled_at = self._clock()
         # Events.
         self._wake = asyncio.Event()
         self._confirmed = asyncio.Event()
         self._is_stored = True
-        self._save_at = NEVER
+        self._save_at = LONG_AGO  # as soon as there is a floor
         # What people see.
         self._failures = 0
-        self._logged_at = NEVER
+        self._logged_at = LONG_AGO
         self._status: dict[str, Any] = {}
         self._emitted_by_day = Counter[str]()
         self._metrics = AirflowMetrics(
             {"connection": config.fsm_conn_id, "asset": config.asset_name}
-        )
-
-    def source(self) -> Source:
-        return Source.from_arguments(
-            self.config.fsm_conn_id,
-            self._service,
-            self.config.filters,
-            self.config.query_params,
-            self.config.poll_interval,
         )
 
     # --- what the feed calls ---
@@ -262,7 +280,7 @@ class Watcher:
         self._polled_at = self._clock()
         if not self.feed.is_failing(self):
             self._failures = 0
-            self._logged_at = NEVER
+            self._logged_at = LONG_AGO
             self._status = {}
         self._status["polled_at"] = time.time()
         self._metrics.incr("watcher.polls", result="complete")
@@ -298,7 +316,7 @@ class Watcher:
     # --- events ---
 
     async def events(self) -> AsyncGenerator[list[FormVersion]]:
-        """Yield the forms of each event; that one is stored, :meth:`confirm` says.
+        """Yield the forms of each event, the next once :meth:`confirm` was called for the last.
 
         :raises ReplacedError: if the watcher is to begin anew.
         :raises SupersededError: if another triggerer has claimed the asset.
@@ -317,7 +335,7 @@ class Watcher:
                 yield forms
                 await self._confirmed.wait()
                 await self._record_event(forms)
-            elif self._is_save_due():
+            elif self.tracker.floor is not None and self._clock() >= self._save_at:
                 await self._save()
             else:
                 await self._sleep_until(check_at)
@@ -343,9 +361,6 @@ class Watcher:
         if self.tracker.pending:
             await asyncio.sleep(EVENT_INTERVAL - SETTLES)
 
-    def _is_save_due(self) -> bool:
-        return self.tracker.floor is not None and self._clock() >= self._save_at
-
     async def _sleep_until(self, check_at: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(check_at - self._clock()):
@@ -357,8 +372,8 @@ class Watcher:
     async def restore(self) -> None:
         """Claim the asset, and read what is stored.
 
-        Of an inactive asset, Airflow 3.3 reads None, but a write fails: the claim is first, and
-        read last.
+        Airflow 3.3 reads None for all keys of an asset that is inactive, but refuses to write one.
+        So the claim is written before all is read, and is read after that.
 
         :raises FsmInputError: if a newer version has written it. Called again, it claims nothing
             before that is gone: the newer version may watch the asset elsewhere.
@@ -368,7 +383,7 @@ class Watcher:
         await self._claim()
         reset = await self._read(RESET)
         stored = await self._read(WATERMARK) or {}
-        entries: dict[str, Any] = {}
+        entries = {}
         for key in (RECENT, *CHUNKS):
             entry = await self._read(key)
             if entry is not None:
@@ -413,7 +428,10 @@ class Watcher:
         self._metrics.gauge("watcher.backlog", len(self.tracker.pending))
 
     async def _check(self) -> None:
-        """Make sure that the watcher is to go on."""
+        """Make sure that the watcher is to go on; if not, raise one of the two exceptions of that.
+
+        They are no ``Exception``, so that only what goes wrong is logged here.
+        """
         try:
             announced = await self._store.aget(CONFIGURATION)
             if announced is not None and self._is_replaced_by(announced):
@@ -429,9 +447,8 @@ class Watcher:
             )
 
     def _is_replaced_by(self, announced: Mapping[str, Any]) -> bool:
-        if format_of(announced) > FORMAT:
-            return True
-        return WatcherConfig.from_json(announced) != self.config
+        is_newer = format_of(announced) > FORMAT
+        return is_newer or WatcherConfig.from_json(announced) != self.config
 
     async def _save(self) -> None:
         """Store what was emitted; if that fails, a later call does."""
@@ -439,13 +456,14 @@ class Watcher:
             await self._check_claim()
             for key, entry in self.tracker.prepare_save(self.feed.time()):
                 if key == WATERMARK:
-                    entry = {**entry, "reset": self._reset, "days": self._last_days()}
+                    days = sorted(self._emitted_by_day.items())[-DAYS:]
+                    entry = {**entry, "reset": self._reset, "days": dict(days)}
                 await self._store.aset(self._prefix + key, entry)
         except Exception:
             logger.exception(
                 "The watermark of the asset '%s' could not be stored yet", self.config.asset_name
             )
-            self._save_at = NEVER
+            self._save_at = LONG_AGO
             await asyncio.sleep(CHECK_EVERY)
             return
         self.tracker.finish_save()
@@ -453,32 +471,6 @@ class Watcher:
         if not self._has_begun:
             self._has_begun = True
             self.feed.catch_up_now(self)
-
-    def _last_days(self) -> dict[str, int]:
-        days = sorted(self._emitted_by_day.items())
-        return dict(days[-DAYS:])
-
-
-async def until_done(asset_name: str, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Attempt something until it succeeds; what fails is logged."""
-    while True:
-        try:
-            return await attempt()
-        except FsmError as error:  # of the connection, or of the database that it names
-            text = str(error)
-            warn_once(
-                logger,
-                (asset_name, text),
-                "The asset '%s' is not watched: %s",
-                asset_name,
-                text,
-                level=logging.ERROR,
-            )
-        except Exception:
-            logger.exception(
-                "The state of the asset '%s' could not be read or stored yet", asset_name
-            )
-        await asyncio.sleep(CHECK_EVERY)
 
 
 def _says_where_it_is(stored: Mapping[str, Any]) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
 from fsm_provider.api.forms import FormReference
-from fsm_provider.polling.formats import refuse_newer
+from fsm_provider.polling.formats import known_fields, refuse_newer
 from fsm_provider.polling.polls import BEGINNING, FormSelection, Time
 
 HOUR = 3_600.0
@@ -49,11 +49,7 @@ class WatcherConfig:
         :raises FsmInputError: if a newer version has written it.
         """
         refuse_newer(stored, FORMAT, STORED_BY_NEWER)
-        names = {field.name for field in fields(cls)}
-        return cls(**{name: value for name, value in stored.items() if name in names})
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return cls(**known_fields(cls, stored))
 
     def selection(self) -> FormSelection:
         return FormSelection(self.property_ids, self.job_ids, self.form_names)

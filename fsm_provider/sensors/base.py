@@ -57,7 +57,10 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             self.failure_tolerance: float = parse_seconds("failure_tolerance", failure_tolerance)
 
     def begin(self, context: Context) -> str:
-        """Check the arguments, which may have been templates; return what the sensor waits for."""
+        """Check the arguments, which may have been templates; return what the sensor waits for.
+
+        It is called once in each process of the task: also after each pause, or deferral.
+        """
         raise NotImplementedError
 
     def poll(self) -> PokeReturnValue:
@@ -77,7 +80,8 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         except (AirflowSensorTimeout, AirflowSkipException) as error:
             if not str(error).startswith("Sensor has timed out"):
                 raise
-            text = self._timeout_text(target)
+            parts = [f"waited for {target}", self._missing["text"], self._problem, self._hint]
+            text = "; ".join(filter(None, parts))
             context["ti"].xcom_push(key="missing", value={**self._missing, "text": text})
             waited = timedelta(seconds=round(time.time() - self._began))
             raise type(error)(f"Sensor has timed out after {waited}: {text}") from None
@@ -86,19 +90,12 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         """Note, and log, until when it waits; in reschedule mode since its first poll."""
         self._has_begun = True
         first_poll = first_poll_of(context) if self.reschedule else None
-        if first_poll is not None:
-            self._began = first_poll.timestamp()
-            self._deadline = self._began + self.timeout
-            return
-        self._began = time.time()
+        self._began = time.time() if first_poll is None else first_poll.timestamp()
         self._deadline = self._began + self.timeout
-        until = datetime.fromtimestamp(self._deadline, UTC).isoformat(timespec="seconds")
-        text = "Waiting for %s; polling every %g s until %s"
-        self.log.info(text, target, self.poke_interval, until)
-
-    def _timeout_text(self, target: str) -> str:
-        parts = [f"waited for {target}", self._missing["text"], self._problem, self._hint]
-        return "; ".join(filter(None, parts))
+        if first_poll is None:
+            until = datetime.fromtimestamp(self._deadline, UTC).isoformat(timespec="seconds")
+            text = "Waiting for %s; polling every %g s until %s"
+            self.log.info(text, target, self.poke_interval, until)
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         pause = 0.0

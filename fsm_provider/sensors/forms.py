@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.forms import ALL_FILTERS, FormReference, reference_to
+from fsm_provider.api.forms import ALL_FILTERS, reference_to
 from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
@@ -35,20 +35,19 @@ from fsm_provider.operators.base import (
     permanent_errors_fail_the_task,
 )
 from fsm_provider.operators.forms import XCOM
+from fsm_provider.polling.polls import Criteria, list_once
+from fsm_provider.polling.waits import WaitState
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from fsm_provider.api.models import Form
-    from fsm_provider.polling.polls import Criteria, FormVersion
-    from fsm_provider.polling.waits import WaitState
 
 NO_TRIGGERER = (
     "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
 )
 SINCE = "fsm_since"  # key of the task state store
 WORDS = {"property_id": "of property", "job_id": "of job"}
+"""How the log names filters; the others have their own name."""
 FILTERS = tuple(name for name in ALL_FILTERS if name != "created_since")
 MAX_NAMES = 5
 MAX_NAME_LENGTH = 80
@@ -120,7 +119,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.query_params = query_params
         self.xcom = xcom
         self.deferrable = deferrable
-        self._before: WaitState | None = None
+        self._wait_state: WaitState | None = None  # of a deferrable sensor, since its first poll
         with bad_arguments_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
@@ -136,78 +135,61 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
     def begin(self, context: Context) -> str:
         """Fix for all polls of this process what is filtered and when forms are enough."""
-        from fsm_provider.polling.polls import Criteria
-
         wanted = self.form_filter()
         minimum = parse_count("minimum_forms", self.minimum_forms)
-        names = tuple(wanted.form_names or ())
-        property = _identified("property", self.property)
-        job = _identified("job", self.job)
-        identifiers: dict[str, Any] = {}
-        if property.identifier is not None:
-            identifiers["property_id"] = property.identifier
-        if job.identifier is not None:
+        self._criteria = Criteria(minimum, tuple(wanted.form_names or ()))
+        job = Identified()
+        identifiers = {}
+        if self.property is not None:
+            identifiers["property_id"] = _identified("property", self.property).identifier
+        if self.job is not None:
+            job = _identified("job", self.job)
             identifiers["job_id"] = job.identifier
-        if self._before is None:
+        if self._wait_state is None:
             self.since = self._first_since(job.created, context)
         self._wanted = replace(wanted, form_names=None, created_since=self.since, **identifiers)
-        self._criteria = Criteria(minimum, names)
-        self._missing = self._missing_before_any_poll()
+        # What a timeout names, if no poll of this process succeeds.
+        if self._wait_state is not None and self._wait_state.known is not None:
+            self._missing = missing_forms(self._criteria, dict(self._wait_state.known))
+        else:
+            self._missing = missing_forms(self._criteria, {})
+            self._missing["text"] = "no poll has succeeded"
         filters: dict[str, Any] = {**self._wanted.as_dict()}
         if job.property_id is not None:
             filters = {"property_id": job.property_id, **filters}
-        return _described(minimum, names, filters)
-
-    def _missing_before_any_poll(self) -> dict[str, Any]:
-        if self._before is not None and self._before.known is not None:
-            return missing_forms(self._criteria, dict(self._before.known))
-        missing = missing_forms(self._criteria, {})
-        missing["text"] = "no poll has succeeded"
-        return missing
+        return _described(self._criteria, filters)
 
     def poll(self) -> PokeReturnValue:
-        from fsm_provider.polling.polls import list_once
+        from fsm_provider.api.models import Form
 
         client = self.hook.client
-        if self._before is None and self.deferrable:
-            self._before = self._first_state(client.settings.service)
-        listing = list_once(client, self._wanted, self.query_params, self._reference_for)
+        if self._wait_state is None and self.deferrable:
+            service = client.settings.service
+            self._wait_state = WaitState(service, self._began, self._deadline, self.since)
+        reference_for = Form.as_json if self.xcom == "full" else reference_to
+        listing = list_once(client, self._wanted, self.query_params, reference_for)
         forms = {form.id: form for form in listing.forms}  # one may be on two pages
-        counted: dict[int, str] = {}
-        others: list[str] = []
-        for form in forms.values():
-            if self._criteria.counts(form.name):
-                counted[form.id] = form.name
-            else:
-                others.append(form.name)
-        if self._criteria.are_met(counted):
-            result = self._result([forms[identifier] for identifier in counted])
+        counted = [form for form in forms.values() if self._criteria.counts(form.name)]
+        names_by_id = {form.id: form.name for form in counted}
+        if self._criteria.are_met(names_by_id):
+            field = "id" if self.xcom == "ids" else "reference"
+            result = [getattr(form, field) for form in counted]
             return PokeReturnValue(is_done=True, xcom_value=result)
+        others = []
         is_whole_account = self._wanted.property_id is None and self._wanted.job_id is None
-        if is_whole_account:
-            others = []
-        self._missing = missing_forms(self._criteria, counted, others)
-        if self._before is not None:
-            self._before = self._before.after_poll(listing.service, counted, listing.started)
+        if not is_whole_account:
+            others = [form.name for form in forms.values() if form.id not in names_by_id]
+        self._missing = missing_forms(self._criteria, names_by_id, others)
+        if self._wait_state is not None:
+            self._wait_state = self._wait_state.after_poll(
+                listing.service, names_by_id, listing.started
+            )
         return PokeReturnValue(is_done=False)
-
-    def _reference_for(self, form: Form) -> FormReference:
-        return form.as_json() if self.xcom == "full" else reference_to(form)
-
-    def _result(self, forms: list[FormVersion]) -> list[Any]:
-        if self.xcom == "ids":
-            return [form.id for form in forms]
-        return [form.reference for form in forms]
-
-    def _first_state(self, service: str) -> WaitState:
-        from fsm_provider.polling.waits import WaitState
-
-        return WaitState(service, self._began, self._deadline, self.since)
 
     def defer_if_wanted(self) -> None:
         from fsm_provider.triggers.forms import MIN_DEFERRAL, TIMEOUT_GRACE, FsmFormTrigger
 
-        state = self._before
+        state = self._wait_state
         now = time.time()
         if state is None or now >= state.deadline:
             return
@@ -255,11 +237,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         return unwrap(FsmBaseSensor.execute)(self, context)
 
     def _go_on_from(self, stored: Mapping[str, Any]) -> None:
-        from fsm_provider.polling.waits import WaitState
-
         with permanent_errors_fail_the_task():
             state = WaitState.from_json(stored, timeout=self.timeout)
-        self._before = state
+        self._wait_state = state
         self._began = state.began
         self._deadline = state.deadline
         self._failing_since = state.failing_since
@@ -271,8 +251,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         Later attempts keep the bound, whatever the template gives then.
         """
         since = self.since
-        has_bound = bool(self._given & {"since", "updated_since"})
-        if since is None and not has_bound:
+        if since is None and "updated_since" not in self._given:
             # A run that an asset or a hand has triggered has no data interval.
             since = created or context.get("data_interval_start") or context["dag_run"].run_after
         if since is None:
@@ -303,7 +282,7 @@ class Identified(NamedTuple):
 def _identified(name: str, value: Any) -> Identified:
     value = _parsed_record(value)
     is_single = isinstance(value, str | Mapping)
-    if hasattr(value, "__iter__") and not is_single:  # Airflow's is no list
+    if hasattr(value, "__iter__") and not is_single:  # a mapped task's outputs are no list
         raise FsmInputError(
             f"{name}: is a list: each map index of a mapped task gives one. Use "
             f".expand({name}=...), or map a task group"
@@ -315,8 +294,8 @@ def _identified(name: str, value: Any) -> Identified:
         raise FsmInputError(f"{name}: is a record without {name}ID and id")
     if name != "job":
         return Identified(value[key])
-    created: str | None = None
-    property_id: str | None = None
+    created = None
+    property_id = None
     with suppress(FsmInputError):
         property_id = str(parse_identifier("property", value.get("propertyID")))
     if key == "id":  # a record with a jobID, such as a form, has times of its own
@@ -334,20 +313,20 @@ def _parsed_record(value: Any) -> Any:
     return value
 
 
-def _described(minimum: int, names: Collection[str], filters: Mapping[str, Any]) -> str:
+def _described(criteria: Criteria, filters: Mapping[str, Any]) -> str:
     """Return what a sensor waits for, in words."""
-    parts = [_described_forms(minimum, names)]
+    names = criteria.form_names
+    minimum = criteria.minimum_forms
+    forms = "a form" if minimum == 1 else f"{minimum} forms"
+    if names and minimum <= len(names):
+        forms = _listed(names)
+    elif names:
+        forms += f" named {_listed(names)}"
+    parts = [forms]
     for name, value in filters.items():
         words = WORDS.get(name, name.replace("_", " "))
         parts.append(f"{words} {value}")
     return ", ".join(parts)
-
-
-def _described_forms(minimum: int, names: Collection[str]) -> str:
-    if names and minimum <= len(names):
-        return listed(names)
-    forms = "a form" if minimum == 1 else f"{minimum} forms"
-    return f"{forms} named {listed(names)}" if names else forms
 
 
 def missing_forms(
@@ -364,7 +343,7 @@ def missing_forms(
     needed = max(criteria.minimum_forms, len(wanted))
     text = f"{len(present)} of {pluralize(needed, 'form')}"
     if missing:
-        text += f": {listed(missing)} {_is_or_are(missing)} missing"
+        text += f": {_listed(missing)} {_is_or_are(missing)} missing"
     if present and wanted:
         text += f"; there {_is_or_are(present)} {_counted(present)}"
     if others:
@@ -372,7 +351,7 @@ def missing_forms(
     return {"text": text, "form_names": missing, "found": list(names_by_id)}
 
 
-def listed(names: Collection[str]) -> str:
+def _listed(names: Collection[str]) -> str:
     shown = ", ".join(name[:MAX_NAME_LENGTH] for name in list(names)[:MAX_NAMES])
     if len(names) <= MAX_NAMES:
         return shown
@@ -386,11 +365,11 @@ def _is_or_are(names: Collection[str]) -> str:
 def _counted(names: Iterable[str]) -> str:
     """List names, the most frequent first and with their numbers."""
     counts = Counter(map(_printable, names))
-    texts: list[str] = []
+    texts = []
     for name in sorted(counts, key=lambda name: (-counts[name], name)):
         number = counts[name]
         texts.append(name if number == 1 else f"{name} ({number})")
-    return listed(texts)
+    return _listed(texts)
 
 
 def _printable(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -107,8 +107,14 @@ class FsmRecordSensor(FsmBaseSensor):
     def poll(self) -> PokeReturnValue:
         minimum = self._options["minimum_records"]
         names = self._options["fields"]
+        params = self._options["query_params"]
+        records = (
+            [self.hook.request("GET", self.path, params)]
+            if self.single
+            else self.hook.paginate(self.path, params)
+        )
         latest: dict[str, dict[str, Any] | None] = {}  # a record may have moved to a later page
-        for index, record in enumerate(self._records()):
+        for index, record in enumerate(records):
             key = self._identifier(record, names[0], index)
             latest[key] = None
             if self.predicate(record):
@@ -118,19 +124,14 @@ class FsmRecordSensor(FsmBaseSensor):
         self._missing = {"text": text, "found": accepted}
         return PokeReturnValue(is_done=len(accepted) >= minimum, xcom_value=accepted)
 
-    def _records(self) -> Iterable[Any]:
-        params = self._options["query_params"]
-        if self.single:
-            return [self.hook.request("GET", self.path, params)]
-        return self.hook.paginate(self.path, params)
-
     def _identifier(self, record: Any, field: str, index: int) -> str:
         """Return what identifies a record, as text: the service has numbers as text, too."""
         where = f"index {index} of GET {self.path}"
         if not isinstance(record, dict):
             raise FsmResponseError(f"{where} is no record but {type(record).__name__}")
         identifier = record.get(field)
-        if _identifies(identifier):
+        is_text_or_number = isinstance(identifier, int | str) and not isinstance(identifier, bool)
+        if is_text_or_number and identifier != "":
             return str(identifier)
         shown = ", ".join(list(record)[:MAX_SHOWN_FIELDS]) or "none"
         hint = ". If this is a listing, leave out single=True" if self.single else ""
@@ -138,9 +139,3 @@ class FsmRecordSensor(FsmBaseSensor):
             f"fields: {where} has no integer or text as {field!r}: let the first of fields be "
             f"one that identifies each record; it has {shown}{hint}"
         )
-
-
-def _identifies(value: Any) -> bool:
-    if isinstance(value, bool) or value == "":
-        return False
-    return isinstance(value, int | str)

@@ -15,10 +15,13 @@ from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from fsm_provider.api.forms import FormFilter, seconds_of
+from fsm_provider.polling.formats import format_of
+from fsm_provider.polling.polls import BEGINNING, Criteria, FormSelection
+from fsm_provider.polling.waits import FORMAT, Wait, WaitState
+
 if TYPE_CHECKING:
     from fsm_provider.api.forms import FormFilters
-    from fsm_provider.polling.polls import FormSelection
-    from fsm_provider.polling.waits import Wait, WaitState
     from fsm_provider.polling.watcher import AssetEvents
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -93,9 +96,7 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         from fsm_provider.polling.feed import subscribe
-        from fsm_provider.polling.formats import format_of
         from fsm_provider.polling.lister import Source
-        from fsm_provider.polling.waits import FORMAT, WaitState
 
         # dag.test() gives no identifier, and has no scheduler.
         shortest = 0.0 if self.trigger_id is None else MIN_DEFERRAL
@@ -108,7 +109,7 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         loop = asyncio.get_running_loop()
         began = loop.time()
         left = max(state.deadline - time.time(), shortest)
-        rest = min(max(state.rest(self.poll_interval), shortest), left)
+        rest = min(max(state.rest(self.poll_interval), shortest), left)  # until it may end
         source = Source.from_arguments(
             self.fsm_conn_id, state.service, self.filters, self.query_params, self.poll_interval
         )
@@ -126,30 +127,24 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
 
     def _wait_from(self, state: WaitState) -> Wait:
-        from fsm_provider.polling.polls import Criteria
-        from fsm_provider.polling.waits import Wait
-
-        return Wait(
-            selection=self._selection(),
-            criteria=Criteria(self.minimum_forms, tuple(self.form_names)),
-            tolerance=self.failure_tolerance,
-            names_by_id=dict(state.known or ()),
-        )
-
-    def _selection(self) -> FormSelection:
-        """Return those of the filters that a form's reference shows."""
-        from fsm_provider.api.forms import FormFilter, seconds_of
-        from fsm_provider.polling.polls import BEGINNING, FormSelection, Query
-
         filters: dict[str, Any] = {**self.filters}
         wanted = FormFilter(**filters)
-        query = Query(
-            property_id=filters.get("property_id"),
-            job_id=filters.get("job_id"),
+        property_id = filters.get("property_id")
+        job_id = filters.get("job_id")
+        # Those of the filters that a form's reference shows.
+        selection = FormSelection(
+            property_ids=[] if property_id is None else [property_id],
+            job_ids=[] if job_id is None else [job_id],
+            form_names=self.form_names,
             created_since=seconds_of(wanted.created_since) or BEGINNING,
             updated_since=seconds_of(wanted.updated_since) or BEGINNING,
         )
-        return FormSelection.from_query(query, self.form_names)
+        return Wait(
+            selection,
+            Criteria(self.minimum_forms, tuple(self.form_names)),
+            tolerance=self.failure_tolerance,
+            names_by_id=dict(state.known or ()),
+        )
 
 
 def _failing_since(state: WaitState, wait: Wait, *, has_polled: bool) -> float | None:

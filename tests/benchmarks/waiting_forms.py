@@ -101,7 +101,7 @@ async def restart(forms: int) -> dict[str, int]:
         start_from="beginning",
         late_by=7 * 86_400.0,
     )
-    await watcher.AssetEvents("bench", store).configure(config.as_json())
+    await watcher.AssetEvents("bench", store).configure(asdict(config))
     emitted = await _watch(store, forms)
     rows = len(store.rows)
     store.reads = 0

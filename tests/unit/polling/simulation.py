@@ -9,7 +9,7 @@ import json
 import random
 from collections import Counter, defaultdict
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary
@@ -72,6 +72,17 @@ MODES = [
 ]
 process = ContextVar("process", default=None)
 """The triggerer that a task belongs to."""
+
+
+def selection_from(query, form_names=()):
+    """Return what matches the forms of these names that a query asks for."""
+    return FormSelection(
+        property_ids=[] if query.property_id is None else [query.property_id],
+        job_ids=[] if query.job_id is None else [query.job_id],
+        form_names=form_names,
+        created_since=query.created_since,
+        updated_since=query.updated_since,
+    )
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -217,7 +228,7 @@ class Service:
         is_by_update = query.updated_since > BEGINNING
         if self.leaves_nulls_out and is_by_update and form.updated is None:
             return False
-        return FormSelection.from_query(query).matches(form)
+        return selection_from(query).matches(form)
 
     async def list_forms(self, query):
         is_replica = self.lag and self.rng.random() < 0.5
@@ -364,7 +375,7 @@ class Asset:
 
     async def announce(self):
         watching = AssetEvents(self.config.asset_name, self.store)
-        await watching.configure(self.config.as_json())
+        await watching.configure(asdict(self.config))
 
     async def run(self):
         announcing = asyncio.create_task(self.announce())
@@ -405,7 +416,7 @@ class Trigger:
     async def run(self, interval):
         began = loop_time()
         wait = Wait(
-            FormSelection.from_query(self.query, self.criteria.form_names),
+            selection_from(self.query, self.criteria.form_names),
             self.criteria,
             tolerance=1e9,
             names_by_id=dict(self.state.known or ()),
@@ -1030,7 +1041,7 @@ def is_poisoned(service, query):
     """Return whether a query lists the form that cannot be listed."""
     if service.poison is None:
         return False
-    selection = FormSelection.from_query(query)
+    selection = selection_from(query)
     for _, identifier, form in service.log:
         is_it = identifier == service.poison.form_id and form is not None
         if is_it and selection.matches(form):
