@@ -103,7 +103,10 @@ def _selection_from(options: argparse.Namespace) -> Selection:
 
 
 def _print_json(entries: Sequence[LedgerEntry]) -> None:
-    records = [{**asdict(entry), "result_id": entry.result_id} for entry in entries]
+    records = [
+        {**asdict(entry), "by": asdict(entry.sent_by), "result_id": entry.result_id}
+        for entry in entries
+    ]
     print(json.dumps(records, indent=2))
 
 

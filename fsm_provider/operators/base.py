@@ -73,11 +73,10 @@ class FsmBaseOperator(BaseOperator):
         :param literals_only: leave out the options that hold a template, as when the DAG is parsed.
         :raises FsmInputError: names the first option that is not valid.
         """
-        values = {name: getattr(self, name) for name in self.option_parsers}
-        parsed: dict[str, Any] = {}
-        for name, value in values.items():
+        parsed = {}
+        for name, parse in self.option_parsers.items():
+            value = getattr(self, name)
             if is_literal(value) or not literals_only:
-                parse = self.option_parsers[name]
                 parsed[name] = parse(name, value)
         return parsed
 
@@ -152,7 +151,7 @@ class FormFilterArguments:
     """The arguments that narrow the set of matching forms."""
 
     def check_filters(self) -> None:
-        """Check the filters when the DAG is parsed, and note which are given.
+        """Check the filters when the DAG is parsed, and note which the DAG gives.
 
         :raises FsmInputError: names the first filter that is not valid.
         """
@@ -172,8 +171,8 @@ class FormFilterArguments:
         if literals_only:
             literals = {name: value for name, value in filters.items() if is_literal(value)}
             return FormFilter(**literals)
-        is_mapped = getattr(self, "_BaseOperator__from_mapped", False)
-        if is_mapped:  # What it maps may be None for this map index.
+        if getattr(self, "_BaseOperator__from_mapped", False):
+            # The constructor may have got None for this map index: the DAG gives those, too.
             mapped = vars(self)["_BaseOperator__init_kwargs"]
             self._given |= mapped.keys() & set(self.narrowing)
         for name in sorted(self._given):

@@ -97,7 +97,7 @@ class FsmRequestOperator(FsmWriteOperator):
         from fsm_provider.writes.ledger import new_entry
 
         self.check_keys({"key": self.key})
-        is_keyed = self.key is not None and self.key != ""
+        is_keyed = self.key not in (None, "")
         task = Task.from_context(context, self.task_id)
         key = str(parse_text("key", self.key)) if is_keyed else task.place
         self._check_content(path, body)
@@ -112,8 +112,9 @@ class FsmRequestOperator(FsmWriteOperator):
             write_json(body)
             dumps([self.query_params, self.headers], allow_nan=False, sort_keys=True, default=str)
         except (TypeError, ValueError, RecursionError) as error:
-            what = f"{self.method} {path}"
-            raise FsmInputError(f"{what}: its content cannot be written as JSON: {error}") from None
+            raise FsmInputError(
+                f"{self.method} {path}: its content cannot be written as JSON: {error}"
+            ) from None
 
 
 class FsmListOperator(FsmBaseOperator):

@@ -250,18 +250,18 @@ class FsmCreateJobsOperator(FsmJobOperator):
         options = self.options()
         is_dry_run = options["dry_run_only"]
         task = Task.from_context(context, self.task_id)
-        inputs = self._plan_all(task)
-        writes = {write.intended.id: write for write in inputs}  # one for inputs with the same key
-        concurrency = options["max_concurrency"]
-        with self.runner(context, task, writes.values(), concurrency) as runner:
+        planned = self._plan_all(task)
+        # Inputs with the same key are one write.
+        writes = {write.intended.id: write for write in planned}
+        with self.runner(context, task, writes.values(), options["max_concurrency"]) as runner:
             if not is_dry_run:
                 _check_number(writes.values(), options["max_jobs"])
                 runner.run()
+        web_url = self.hook.settings.web_url
         outcomes = []
-        for index, write in enumerate(inputs):
-            write = writes[write.intended.id]
+        for index, planned_write in enumerate(planned):
+            write = writes[planned_write.intended.id]
             error = runner.error_of(write)
-            web_url = self.hook.settings.web_url
             outcomes.append(job_outcome(index, write, error, web_url=web_url, dry_run=is_dry_run))
         summary = summary_of(outcomes, runner.stop_reason)
         self.log.info("%s%s", "Dry run: " if is_dry_run else "", summary)
@@ -326,13 +326,14 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
 def _check_number(writes: Collection[WriteAttempt], max_jobs: int | None) -> None:
     """Refuse to create more jobs than ``max_jobs`` allows."""
-    to_create = 0
-    for write in writes:
-        if write.entry.state == "free" or write.resend_allowed:
-            to_create += 1
-    if max_jobs is not None and to_create > max_jobs:
-        allowed = f"one attempt may create {max_jobs}: none was sent"
-        raise FsmInputError(f"max_jobs: {to_create} jobs are to be created, and {allowed}")
+    if max_jobs is None:
+        return
+    to_create = [write for write in writes if write.entry.state == "free" or write.resend_allowed]
+    if len(to_create) > max_jobs:
+        raise FsmInputError(
+            f"max_jobs: {len(to_create)} jobs are to be created, and one attempt may create "
+            f"{max_jobs}: none was sent"
+        )
 
 
 def _is_failure(fail_on: str, outcomes: Sequence[JobOutcome]) -> bool:
@@ -347,16 +348,13 @@ def _is_failure(fail_on: str, outcomes: Sequence[JobOutcome]) -> bool:
 
 def _error_that_may_pass(runner: Runner) -> FsmError | None:
     """Return the first error that another attempt may not meet; None if the token was refused."""
-    first = None
-    for write in runner.writes.values():
-        error = write.error
-        if isinstance(error, FsmUnauthorisedError):
-            return None
-        if error is None or error.permanent or isinstance(error, FsmNotSentError):
-            continue
-        if first is None:
-            first = error
-    return first
+    errors = [write.error for write in runner.writes.values() if write.error is not None]
+    if any(isinstance(error, FsmUnauthorisedError) for error in errors):
+        return None
+    for error in errors:
+        if not error.permanent and not isinstance(error, FsmNotSentError):
+            return error
+    return None
 
 
 def _is_last_attempt(context: Context) -> bool:
@@ -388,11 +386,8 @@ def _literal_part(request: Any) -> Any:
     """Replace templates by values that pass the checks."""
     if not isinstance(request, dict):
         return request if is_literal(request) else {"property_id": 0, "job": {}}
-    literal: dict[str, Any] = {}
-    if "property_id" in request:
-        literal["property_id"] = 0
-    if "job" in request:
-        literal["job"] = {}
+    valid: dict[str, Any] = {"property_id": 0, "job": {}}
+    literal = {name: value for name, value in valid.items() if name in request}
     literal.update(_literals_of(request))
     job = request.get("job")
     if isinstance(job, dict):

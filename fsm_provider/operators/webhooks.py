@@ -87,12 +87,11 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     def perform(self, context: Context) -> list[dict[str, Any]]:
         webhook = self._webhook(self.target_url or self._receiver_url())
         task = Task.from_context(context, self.task_id)
-        registered: dict[str, dict[str, Any]] = {}  # by Variable, in the order of the event types
+        registered = {}  # by Variable, in the order of the event types
         missing = []
         for event_type in webhook.event_types:
-            registration = self._registration(
-                webhook.model_copy(update={"event_types": [event_type]})
-            )
+            wanted = webhook.model_copy(update={"event_types": [event_type]})
+            registration = self._registration(wanted)
             variable = registration.variable
             registered[variable] = read_registration(variable).get("registration", {})
             if registered[variable]:
@@ -103,7 +102,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             made = self._register(context, task, missing)
             for registration, result in zip(missing, made, strict=True):
                 registered[registration.variable] = result
-        return [dict(registration) for registration in registered.values()]
+        return list(registered.values())
 
     def _register(
         self, context: Context, task: Task, registrations: list[Registration]
@@ -113,14 +112,15 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         from fsm_provider.writes.ledger import new_entry
 
         settings = self.hook.settings
+        # A database keeps each key, the name of a Variable, for all runs and DAGs, too.
         self.once_per = "run" if settings.state_conn_id is None else "key"
         endpoint = f"{self.fsm_conn_id}/{self.object}"
         self._registrar = Registrar(self.hook.client, endpoint, registrations)
         writes = []
         for registration in registrations:
             request = registration.request
-            variable = registration.variable
-            intended = new_entry(task, settings.service, request, variable, "webhook")
+            key = registration.variable
+            intended = new_entry(task, settings.service, request, key, "webhook")
             writes.append(WriteAttempt(request, intended, key_is_given=True))
         return self.write_once(context, task, writes)
 
@@ -133,11 +133,13 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         registration = read_registration(entry.key).get("registration")
         if registration:
             return dict(registration)
-        message = (
+        logger.warning(
             "Webhook %s was registered by %s; Variable %s, with its signing secret, is not in this "
-            "Airflow"
+            "Airflow",
+            entry.result_id,
+            entry.sent_by,
+            entry.key,
         )
-        logger.warning(message, entry.result_id, entry.sent_by, entry.key)
         webhook = self._registrar.webhook_of(write.request)
         return {"id": entry.result_id, **webhook.subject, "targetURL": webhook.target_url}
 
@@ -145,16 +147,11 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         """Return the registration of one event type; its Variable is named after what it is for."""
         from fsm_provider.plugins.webhooks.settings import DIGEST_LENGTH, registrations_prefix
 
-        content = [
-            self.hook.settings.service,
-            webhook.object,
-            webhook.event_types,
-            webhook.target_url,
-        ]
+        service = self.hook.settings.service
+        content = [service, webhook.object, webhook.event_types, webhook.target_url]
         prefix = registrations_prefix(self.fsm_conn_id, webhook.object)
-        return Registration(
-            webhook, f"{prefix}{digest_for(content, DIGEST_LENGTH)}", webhook.request()
-        )
+        variable = f"{prefix}{digest_for(content, DIGEST_LENGTH)}"
+        return Registration(webhook, variable, webhook.request())
 
     def _webhook(self, target_url: str) -> WebhookCreate:
         from fsm_provider.api.payloads import WebhookCreate, check
@@ -235,14 +232,15 @@ class Registrar:
         except FsmError:
             raise
         except Exception as error:  # noqa: BLE001 - its text may quote the value
-            problem = type(error).__name__
-            text = f"Variable {variable} could not be read or written ({problem}): nothing was sent"
-            raise FsmNotSentError(text) from None
+            raise FsmNotSentError(
+                f"Variable {variable} could not be read or written ({type(error).__name__}): "
+                "nothing was sent"
+            ) from None
         webhook: Webhook = self._client.send(sent.request(), headers=headers, limit=limit)
         return self._store_secret(registration, webhook, stored)
 
     def _with_token(self, webhook: WebhookCreate, stored: dict[str, Any]) -> WebhookCreate:
-        """Return a webhook with the token of its Variable, or a new one, in its URL."""
+        """Return a webhook with its token in its URL; put a new token into ``stored``."""
         from fsm_provider.plugins.webhooks.settings import HIDDEN
 
         if not webhook.target_url.endswith(f"/{HIDDEN}"):
@@ -293,9 +291,8 @@ def read_registration(variable: str) -> dict[str, Any]:
     try:
         stored: dict[str, Any] = json.loads(read_variable(variable) or "{}")
         for name in ("token", "secret"):
-            text = stored.get(name)
-            if text:
-                mask_secret(text)
+            if stored.get(name):
+                mask_secret(stored[name])
     except (ValueError, AttributeError):
         raise FsmInputError(f"Variable {variable}: does not hold a registration") from None
     return stored

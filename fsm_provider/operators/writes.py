@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from fsm_provider.state.task import Task
     from fsm_provider.writes.attempt import WriteAttempt
     from fsm_provider.writes.runner import Runner, Sender
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 STOPPED = "the task was stopped"
 
@@ -104,6 +101,8 @@ class FsmWriteOperator(FsmBaseOperator):
 
         :raises FsmError: that of the first write that is not known to have been made.
         """
+        from fsm_provider.writes.ledger import describe_result
+
         self.options()
         with self.runner(context, task, writes) as runner:
             runner.run()
@@ -114,9 +113,11 @@ class FsmWriteOperator(FsmBaseOperator):
                 raise error from error.__cause__
             if write.is_created:
                 results.append(write.response)
-            else:
-                self._log_existing(write)
-                results.append(self.existing_result(write))
+                continue
+            result = describe_result(write.entry, self.hook.settings.web_url)
+            message = "%s (%s) was sent before, by %s: nothing was sent now"
+            self.log.info(message, write.entry, result, write.entry.sent_by)
+            results.append(self.existing_result(write))
         return results
 
     def on_kill(self) -> None:
@@ -124,11 +125,3 @@ class FsmWriteOperator(FsmBaseOperator):
         self._is_stopped = True
         if self._runner is not None:
             self._runner.stop(STOPPED)
-
-    def _log_existing(self, write: WriteAttempt) -> None:
-        from fsm_provider.writes.ledger import result_of
-
-        entry = write.entry
-        result = result_of(entry, self.hook.settings.web_url)
-        message = "%s (%s) was sent before, by %s: nothing was sent now"
-        self.log.info(message, entry, result, entry.sent_by)

@@ -5,7 +5,7 @@ The command ``ledger``, the page and ``doctor`` are faces of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,9 +33,7 @@ class Settlement:
     @classmethod
     def exists(cls, result_id: int | None = None) -> Self:
         """Say that it was made, with that id; without one, it is something that has none."""
-        if result_id is None:
-            return cls({})
-        return cls({"id": result_id})
+        return cls({}) if result_id is None else cls({"id": result_id})
 
     @classmethod
     def does_not_exist(cls) -> Self:
@@ -48,9 +46,7 @@ class Settlement:
 
     @property
     def result_id(self) -> int | None:
-        if self.result is None:
-            return None
-        return self.result.get("id")
+        return None if self.result is None else self.result.get("id")
 
     def __str__(self) -> str:
         return "it exists" if self.is_made else "nobody has made it"
@@ -118,9 +114,7 @@ def find(
     states = UNCERTAIN if selection.only_uncertain else ()
     candidates = ledgers.entries(states, selection.key)
     selected = [candidate for candidate in candidates if selection.includes(candidate[1])]
-    if latest is None:
-        return selected
-    return selected[-latest:]
+    return selected if latest is None else selected[-latest:]
 
 
 def find_only(ledgers: LedgerReader, selection: Selection) -> EntryInLedger:
@@ -169,11 +163,7 @@ def settle(
         _check_job_id(ledgers, entry, settlement.result_id)
     note = _make_note("made" if settlement.is_made else "not created", by, why)
     change = partial(rules.settle, entry, settlement.result, note)
-    after = _change(entry_in_ledger, change, "settled")
-    if _has_note(after, note):
-        return
-    is_settled_already = after.state == "done"
-    raise _refusal(after, "settled", may_be_under_way=not is_settled_already)
+    _change(entry_in_ledger, change, note, "settled", ("free", *UNCERTAIN))
 
 
 def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
@@ -184,11 +174,7 @@ def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
     """
     note = _make_note("forgotten", by, why)
     change = partial(rules.forget, entry_in_ledger[1], note)
-    after = _change(entry_in_ledger, change, "forgotten")
-    if _has_note(after, note):
-        return
-    is_done = after.state == "done"
-    raise _refusal(after, "forgotten", may_be_under_way=is_done)
+    _change(entry_in_ledger, change, note, "forgotten", ("done",))
 
 
 def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None) -> None:
@@ -213,28 +199,30 @@ def _make_note(statement: str, by: str, why: str) -> str:
     return f"{statement}, says {by} at {datetime.now(UTC):%F %T} UTC: {reason}"
 
 
-def _has_note(entry: LedgerEntry, note: str) -> bool:
-    return entry.note is not None and note in entry.note
+def _change(
+    entry_in_ledger: EntryInLedger,
+    change: Change,
+    note: str,
+    participle: str,
+    changeable: Collection[str],
+) -> None:
+    """Apply a change to an entry.
 
-
-def _change(entry_in_ledger: EntryInLedger, change: Change, participle: str) -> LedgerEntry:
-    """Apply a change, which leaves a note in the entry if it applies; return the entry then."""
-    ledger, entry = entry_in_ledger
-    try:
-        return ledger.change({entry.id: change})[entry.id]
-    except FsmRefusedError as error:
-        raise FsmRefusedError(f"'{entry.key}' was not {participle}: {error}") from None
-
-
-def _refusal(after: LedgerEntry, participle: str, *, may_be_under_way: bool) -> FsmRefusedError:
-    """Return why an entry was not changed.
-
-    :param may_be_under_way: whether the lease of its last request would be a reason.
+    :param note: what the change leaves in the entry if it applies.
+    :param changeable: the states in which it applies once no request is on its way.
+    :raises FsmRefusedError: if it does not apply; it says why.
     """
-    refused = f"'{after.key}' was not {participle}"
-    if may_be_under_way and after.lease_left > 0:
-        return FsmRefusedError(
+    ledger, entry = entry_in_ledger
+    refused = f"'{entry.key}' was not {participle}"
+    try:
+        after = ledger.change({entry.id: change})[entry.id]
+    except FsmRefusedError as error:
+        raise FsmRefusedError(f"{refused}: {error}") from None
+    if note in (after.note or ""):
+        return
+    if after.state in changeable and after.lease_left > 0:
+        raise FsmRefusedError(
             f"{refused}: a request may be on its way for another {after.lease_left:.0f} s"
         )
     with_id = f", with id {after.result_id}" if after.result_id else ""
-    return FsmRefusedError(f"{refused}: it is {after.state}{with_id}")
+    raise FsmRefusedError(f"{refused}: it is {after.state}{with_id}")

@@ -21,19 +21,21 @@ MADE: frozenset[Outcome] = frozenset({"created", "existing"})
 class WriteAttempt:
     """A write, and how far this attempt of the task is with it.
 
-    An operator makes it. The runner, in the task's thread, sets all the rest; the operator reads
-    that once the runner has returned or raised.
+    An operator makes it with the parameters. The runner, in the task's thread, sets all the rest;
+    the operator reads that once the runner has returned or raised.
 
     :param request: what is sent.
     :param intended: the entry that this attempt would send.
     :param key_is_given: by the user; else the key is the write's place, or its content.
     :param find: looks the write up in the service; returns its id, or None if it is not there.
     :ivar entry: as it was read last.
+    :ivar retries: how often this attempt may send it again, and when.
     :ivar logged_wait: what the log says that it waits for.
     :ivar resend_allowed: it was uncertain when the attempt began, and no response to this attempt's
         request was lost.
     :ivar is_lost: a response to this attempt's request was.
     :ivar finished: this attempt does nothing more about it.
+    :ivar is_created: the service has told this attempt so, in ``response``, recorded or not.
     :ivar error: why this attempt has not made it.
     """
 
@@ -43,13 +45,13 @@ class WriteAttempt:
     find: Callable[[], int | str | None] | None = None
     entry: LedgerEntry = field(init=False)
     retries: RetryState = field(init=False)
-    logged_wait: str = field(init=False, default="")
-    resend_allowed: bool = field(init=False, default=False)
-    is_lost: bool = field(init=False, default=False)
-    finished: bool = field(init=False, default=False)
-    is_created: bool = field(init=False, default=False)
-    response: Any = field(init=False, default=None)
-    error: FsmError | None = field(init=False, default=None)
+    logged_wait: str = ""
+    resend_allowed: bool = False
+    is_lost: bool = False
+    finished: bool = False
+    is_created: bool = False
+    response: Any = None
+    error: FsmError | None = None
 
     @property
     def matches_intent(self) -> bool:
@@ -84,19 +86,14 @@ def check_input(
     :raises FsmInputError: naming both.
     """
     ids = {write.intended.id for write in writes}
-    sent = []
-    gone = []
-    for entry in entries:
-        if entry.state != "free":
-            sent.append(entry)
-            if entry.id not in ids:
-                gone.append(entry)
+    sent = [entry for entry in entries if entry.state != "free"]
+    gone = [entry for entry in sent if entry.id not in ids]
     # A key says which write it is, unless another map index may have sent it where we cannot look.
-    keys_count = is_shared or not is_mapped
+    key_is_enough = is_shared or not is_mapped
     new = []
     for write in writes:
-        is_new = write.intended.id not in known
-        if is_new and not (write.key_is_given and keys_count):
+        is_identified = write.key_is_given and key_is_enough
+        if write.intended.id not in known and not is_identified:
             new.append(write.intended)
     if not new:
         return

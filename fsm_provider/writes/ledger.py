@@ -101,7 +101,7 @@ class LedgerEntry:
             subject["customerReference"] = self.reference
         return subject
 
-    def page(self, web_url: str) -> str | None:
+    def job_page(self, web_url: str) -> str | None:
         """Return the URL of its job's page, for people; None if there is no job."""
         if self.kind != "job" or self.state != "done" or self.result_id is None:
             return None
@@ -146,11 +146,10 @@ def as_read(entry: LedgerEntry) -> LedgerEntry:
     return entry
 
 
-def result_of(entry: LedgerEntry, web_url: str | None) -> str:
+def describe_result(entry: LedgerEntry, web_url: str | None) -> str:
     """Return what a write has made, for the log."""
-    made = f"id {entry.result_id}"
-    page = entry.page(web_url) if web_url else None
-    return f"{made}, {page}" if page else made
+    page = entry.job_page(web_url) if web_url else None
+    return f"id {entry.result_id}, {page}" if page else f"id {entry.result_id}"
 
 
 Change = Callable[[LedgerEntry], LedgerEntry]
@@ -161,7 +160,7 @@ class Ledger(Protocol):
     """Where the writes of one scope are recorded: one task of a run, or all keys of a service."""
 
     is_shared: bool
-    """Whether the map indexes of a task, and their attempts, all have this ledger."""
+    """Whether all map indexes of a task have this ledger; else each has its own."""
 
     def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         """Return the entries as they are now, by id; an id without one is left out."""
@@ -206,7 +205,11 @@ class LedgerReader(Protocol):
 def claim(
     proposed: LedgerEntry, seen: LedgerEntry, lease: float, entry: LedgerEntry
 ) -> LedgerEntry:
-    """Claim an entry as it was read, for ``lease`` seconds; ``proposed`` is what it becomes."""
+    """Claim an entry as it was read, for ``lease`` seconds; ``proposed`` is what it becomes.
+
+    It has the idempotency key of an earlier request only if the service still knows that key: the
+    service then recognises the request, and even the lease of the earlier one need not be awaited.
+    """
     if entry.owner != seen.owner:
         return entry
     if entry.state == "done":
@@ -230,7 +233,11 @@ def claim(
 
 
 def record_success(claimed: LedgerEntry, result: dict[str, Any], entry: LedgerEntry) -> LedgerEntry:
-    """Record a success, however late: an entry that is another's or done keeps a note of it."""
+    """Record a success, however late.
+
+    If another claim has replaced this one meanwhile, and nothing came of that, it is recorded all
+    the same. An entry that is done, or that another is sending, keeps a note of it.
+    """
     if entry.state == "done" and entry.result == result:
         return entry
     if entry.owner == claimed.owner:

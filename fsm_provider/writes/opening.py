@@ -51,41 +51,34 @@ def open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) ->
         elsewhere.
     """
     if "ti" not in context:
-        yield _ledger_outside_of_tasks(task, by_key=by_key)
+        if by_key:
+            raise FsmInputError(
+                "once_per: 'key' works in a task only, and this is not run as a task"
+            )
+        logger.warning(
+            "This is not run as a task: nothing is recorded, and the next run sends it again"
+        )
+        yield TaskLedger(None, task)
         return
+    service = hook.settings.service
     state_conn_id = hook.settings.state_conn_id
     store = context.get("task_state_store")
     if state_conn_id is None:
-        yield _ledger_in_airflow(store, hook, task, by_key=by_key)
+        is_cleared = conf.getboolean("state_store", "clear_on_success", fallback=False)
+        if by_key or store is None or is_cleared:
+            raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
+        _keep_to_first(store, service, {"service": service, "id": IN_AIRFLOW})
+        yield TaskLedger(store, task)
         return
     from fsm_provider.state.database import open_database
     from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of
 
-    service = hook.settings.service
     engine = open_database(state_conn_id)
     try:
         _keep_to_first(store, service, register(engine, task, service))
         yield SqlLedger(engine, scope_of(task, service, by_key=by_key))
     finally:
         engine.dispose()
-
-
-def _ledger_outside_of_tasks(task: Task, *, by_key: bool) -> TaskLedger:
-    if by_key:
-        raise FsmInputError("once_per: 'key' works in a task only, and this is not run as a task")
-    logger.warning(
-        "This is not run as a task: nothing is recorded, and the next run sends it again"
-    )
-    return TaskLedger(None, task)
-
-
-def _ledger_in_airflow(store: Any, hook: FsmHook, task: Task, *, by_key: bool) -> TaskLedger:
-    is_cleared = conf.getboolean("state_store", "clear_on_success", fallback=False)
-    if by_key or store is None or is_cleared:
-        raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
-    service = hook.settings.service
-    _keep_to_first(store, service, {"service": service, "id": IN_AIRFLOW})
-    return TaskLedger(store, task)
 
 
 def _keep_to_first(store: Any, service: str, registered: dict[str, str]) -> None:

@@ -55,10 +55,10 @@ def why_not_made(write: WriteAttempt, stop_reason: str, fsm_conn_id: str) -> err
     if write.error is not None:
         return write.error
     reason = stop_reason or "the task failed before"
-    before = ""
+    text = f"not sent: {reason}"
     if entry.error and reason not in entry.error:
-        before = f"; before that: {entry.error}"
-    return errors.FsmNotSentError(f"not sent: {reason}{before}")
+        text += f"; before that: {entry.error}"
+    return errors.FsmNotSentError(text)
 
 
 def _uncertain(write: WriteAttempt, fsm_conn_id: str) -> errors.FsmError:
@@ -92,12 +92,10 @@ def _settle_command(entry: LedgerEntry, fsm_conn_id: str) -> str:
     """Return what a person types once it has been looked up."""
     task = entry.sent_by
     options = ["--conn-id", fsm_conn_id, "--dag", task.dag_id, "--run", task.run_id, "--why", "..."]
-    key = [entry.key]
+    key = shlex.quote(entry.key)
     if entry.key.startswith("-"):
-        key = ["--", entry.key]
-    return (
-        f"python -m fsm_provider ledger settle {shlex.join(options)} --job-id N {shlex.join(key)}"
-    )
+        key = f"-- {key}"
+    return f"python -m fsm_provider ledger settle {shlex.join(options)} --job-id N {key}"
 
 
 def _to_other_service(write: WriteAttempt) -> str:
@@ -128,8 +126,7 @@ def job_outcome(
     link = None
     if outcome in MADE:
         job_id = cast(int, entry.result_id)
-        if web_url and job_id:
-            link = entry.page(web_url)
+        link = entry.job_page(web_url) if web_url else None
     is_own = write.is_created or write.is_lost
     is_of_another = entry.sent_at > 0 and not is_own
     return JobOutcome(
@@ -149,9 +146,6 @@ def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
     """Count the outcomes in words; those created are counted even if there are none."""
     counts = Counter(outcome["outcome"] for outcome in outcomes)
     parts = [f"{counts.pop('created', 0)} created"]
-    for outcome, number in counts.items():
-        parts.append(f"{number} {outcome.replace('_', ' ')}")
+    parts += [f"{number} {outcome.replace('_', ' ')}" for outcome, number in counts.items()]
     summary = f"{pluralize(len(outcomes), 'job')}: {', '.join(parts)}"
-    if stop_reason:
-        return f"{summary} (nothing more was sent: {stop_reason})"
-    return summary
+    return f"{summary} (nothing more was sent: {stop_reason})" if stop_reason else summary

@@ -23,7 +23,7 @@ from fsm_provider.api.retry import RetryState
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
 from fsm_provider.writes.attempt import MADE, WriteAttempt, check_input
-from fsm_provider.writes.ledger import Change, Ledger, LedgerEntry, result_of
+from fsm_provider.writes.ledger import Change, Ledger, LedgerEntry, describe_result
 from fsm_provider.writes.outcomes import why_not_made
 
 if TYPE_CHECKING:
@@ -155,21 +155,22 @@ class Runner:
 
     def _send_all(self, pool: ThreadPoolExecutor) -> None:
         while True:
-            self._look_again()
+            if self._blocked and not self.stop_reason:
+                self._look_again()
             self._claim_next(pool)
-            has_more_to_send = bool(self._ready or self._blocked) and not self.stop_reason
+            has_more_to_send = (self._ready or self._blocked) and not self.stop_reason
             if not self._in_flight and not has_more_to_send:
                 return
             self._await_ends()
 
     def _read_final_entries(self) -> None:
         """Read again what this attempt has not sent: others may have."""
-        open_ids = [
-            entry_id for entry_id, write in self.writes.items() if write.entry.state != "done"
-        ]
-        entries = self.ledger.load(open_ids)
-        for entry_id, write in self.writes.items():
-            write.entry = entries.get(entry_id, write.entry)
+        writes = self.writes.values()
+        entries = self.ledger.load(
+            [write.entry.id for write in writes if write.entry.state != "done"]
+        )
+        for write in writes:
+            write.entry = entries.get(write.entry.id, write.entry)
             self.hook.metrics.incr("writes", outcome=write.outcome)
 
     # Where a write goes next.
@@ -208,14 +209,14 @@ class Runner:
         if write.logged_wait == why:
             return
         write.logged_wait = why
-        until = datetime.now(UTC) + timedelta(seconds=write.entry.lease_left)
-        message = "%s (key '%s'): %s: waiting until %s"
-        logger.info(message, write.entry, write.entry.key, why, f"{until:%T} UTC")
+        entry = write.entry
+        until = datetime.now(UTC) + timedelta(seconds=entry.lease_left)
+        logger.info("%s (key '%s'): %s: waiting until %s UTC", entry, entry.key, why, f"{until:%T}")
 
     def _report(self, write: WriteAttempt) -> None:
         """Log the end of a write; a single one is the task's result or error."""
         if write.outcome == "created":
-            result = result_of(write.entry, self._client.settings.web_url)
+            result = describe_result(write.entry, self._client.settings.web_url)
             logger.info("%s: created, %s", write.entry, result)
             return
         error = self.error_of(write)
@@ -224,8 +225,6 @@ class Runner:
 
     def _look_again(self) -> None:
         """Read the entries of what is blocked, once what has ended is recorded."""
-        if not self._blocked or self.stop_reason:
-            return
         self._record_and_claim({})
         blocked = self._blocked
         self._blocked = []
@@ -252,8 +251,9 @@ class Runner:
         if write.entry.state == "done":
             logger.info("%s: the look-up found %s", entry, found_id)
         else:
-            message = "%s: the look-up found %s, which may be that of another write"
-            logger.warning(message, entry, found_id)
+            logger.warning(
+                "%s: the look-up found %s, which may be that of another write", entry, found_id
+            )
         return False
 
     def _is_recognised(self, write: WriteAttempt) -> bool:
@@ -272,25 +272,29 @@ class Runner:
     def _claim_next(self, pool: ThreadPoolExecutor) -> None:
         """Claim what may be sent now, and send what the ledger says is claimed."""
         since = clocks()  # before the transaction that claims begins
-        proposed: list[tuple[WriteAttempt, LedgerEntry]] = []
+        claims: dict[str, LedgerEntry] = {}
+        changes = {}
         # Half as many again as threads: what is claimed waits for a thread, not a thread for it.
         room = self.concurrency + self.concurrency // 2 - len(self._in_flight)
-        while self._ready and len(proposed) < room:
+        while self._ready and len(claims) < room:
             if not self._may_begin():
                 break
             write = self._ready.popleft()
-            proposed.append((write, self._claim_for(write)))
-        changes: dict[str, Change] = {}
-        for write, claim in proposed:
+            claim = self._claim_for(write)
+            claims[claim.id] = claim
             changes[claim.id] = partial(rules.claim, claim, write.entry, self._lease)
         entries = self._record_and_claim(changes)
         not_claimed = []
-        for write, claim in proposed:
-            write.entry = entries[claim.id]
-            if write.entry.owner == claim.owner:
-                self._submit(pool, write, since)
-            else:
+        for entry_id, claim in claims.items():
+            write = self.writes[entry_id]
+            write.entry = entries[entry_id]
+            if write.entry.owner != claim.owner:
                 not_claimed.append(write)
+                continue
+            # It begins in the first half of its lease, or never.
+            limit = TimeLimit(self._lease / 4, begin_within=self._lease / 2, since=since)
+            future = pool.submit(self._send, write.request, write.entry, limit)
+            self._in_flight[future] = (write, write.entry)
         for write in not_claimed:  # once all are sent, as it may look something up
             self._route(write)
 
@@ -313,15 +317,6 @@ class Runner:
                 key_first_sent_at=write.entry.key_first_sent_at,
             )
         return replace(claim, idempotency_header=header.lower(), idempotency_key=uuid4().hex)
-
-    def _submit(
-        self, pool: ThreadPoolExecutor, write: WriteAttempt, since: tuple[float, float]
-    ) -> None:
-        """Give a claimed write to the pool; it begins in the first half of its lease, or never."""
-        limit = TimeLimit(self._lease / 4, begin_within=self._lease / 2, since=since)
-        claimed = write.entry
-        future = pool.submit(self._send, write.request, claimed, limit)
-        self._in_flight[future] = (write, claimed)
 
     def _send(self, request: ApiRequest, claimed: LedgerEntry, limit: TimeLimit) -> Any:
         """Send one request; return its response as JSON values. In a thread of the pool."""
@@ -361,20 +356,20 @@ class Runner:
         for write in writes:
             if write.is_created:
                 made_id = stored_result(write.response).get("id", "")
-                made = f"{write.entry.kind} {made_id} (key '{write.entry.key}') was made"
-                text = f"{made}, and cannot be recorded: settle it with that id"
+                text = (
+                    f"{write.entry.kind} {made_id} (key '{write.entry.key}') was made, and cannot "
+                    "be recorded: settle it with that id"
+                )
                 logger.error(text)
                 add_detail(text)
 
     def _count_lost(self, write: WriteAttempt) -> None:
         """Stop after many responses in a row that were lost, or whose id is that of another."""
+        may_have_worked = write.is_lost or write.is_created
         if write.entry.state == "done":
             self._lost_in_a_row = 0
-            return
-        was_sent = write.is_lost or write.is_created
-        if write.entry.state != "uncertain" or not was_sent:
-            return
-        self._lost_in_a_row += 1
+        elif write.entry.state == "uncertain" and may_have_worked:
+            self._lost_in_a_row += 1
         if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
             self.stop(f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down")
 
@@ -405,10 +400,9 @@ class Runner:
     def _await_ends(self) -> None:
         """Wait until a request ends, or it is time to look again."""
         next_start = max(self._paused_until, self._reserved_at or 0.0)
-        seconds = LOOK_INTERVAL
-        seconds_to_start = next_start - time.monotonic()
-        if 0 < seconds_to_start < LOOK_INTERVAL:
-            seconds = seconds_to_start
+        seconds = next_start - time.monotonic()
+        if not 0 < seconds < LOOK_INTERVAL:
+            seconds = LOOK_INTERVAL
         wait(self._in_flight, seconds, FIRST_COMPLETED)
         time.sleep(GATHER_SECONDS if self._in_flight else seconds)
         self._take_ended()
@@ -423,7 +417,7 @@ class Runner:
 
     def _take_end(self, write: WriteAttempt, claimed: LedgerEntry, future: Future[Any]) -> None:
         try:
-            response = future.result()
+            write.response = future.result()
         except FsmError as error:
             self._to_record[claimed.id] = self._take_error(write, claimed, error)
         except BaseException as error:
@@ -431,18 +425,25 @@ class Runner:
             self._to_record[claimed.id] = partial(rules.record_lost_response, claimed, text)
             raise
         else:
-            write.response = response
             write.error = None
             write.is_created = True
             write.finished = True
-            result = stored_result(response)
+            result = stored_result(write.response)
             self._to_record[claimed.id] = partial(rules.record_success, claimed, result)
 
     def _take_error(self, write: WriteAttempt, claimed: LedgerEntry, error: FsmError) -> Change:
         """Decide whether a write is sent again after an error; return what to record."""
         write.error = error
         if error.may_have_written:
-            return self._take_lost_response(write, claimed, error)
+            write.is_lost = True
+            write.resend_allowed = False  # never twice in one attempt
+            has_key = claimed.idempotency_key is not None
+            if has_key and isinstance(error, FsmUncertainWriteError):
+                # The service recognises it: it may be sent again, whatever became of it.
+                repeatable = errors.FsmRepeatableWriteError(**vars(error))
+                write.error = repeatable
+                write.finished = not self._pause_for_retry(write, repeatable)
+            return partial(rules.record_lost_response, claimed, storable_text(error))
         if isinstance(error, TRANSIENT):
             write.finished = not self._pause_for_retry(write, error)
             if write.finished:
@@ -451,30 +452,17 @@ class Runner:
             write.finished = True
         return partial(rules.record_refusal, claimed, storable_text(error))
 
-    def _take_lost_response(
-        self, write: WriteAttempt, claimed: LedgerEntry, error: FsmError
-    ) -> Change:
-        write.is_lost = True
-        write.resend_allowed = False  # never twice in one attempt
-        has_key = claimed.idempotency_key is not None
-        if has_key and isinstance(error, FsmUncertainWriteError):
-            # The service recognises it: it may be sent again, whatever became of it.
-            repeatable = errors.FsmRepeatableWriteError(**vars(error))
-            write.error = repeatable
-            write.finished = not self._pause_for_retry(write, repeatable)
-        return partial(rules.record_lost_response, claimed, storable_text(error))
-
 
 def stored_result(response: Any) -> dict[str, Any]:
     """Return what an entry keeps of a response: its id and its times, and no other text."""
     if not isinstance(response, dict):
         return {}
-    result: dict[str, Any] = {}
+    result = {}
     identifier = response.get("id")
-    if isinstance(identifier, int):
+    if isinstance(identifier, str):
+        identifier = identifier[:64]
+    if isinstance(identifier, int | str):
         result["id"] = identifier
-    elif isinstance(identifier, str):
-        result["id"] = identifier[:64]
     for name in ("createdOnDateTime", "lastUpdatedOnDateTime"):
         with suppress(KeyError, TypeError, ValueError):
             datetime.fromisoformat(response[name])

@@ -62,7 +62,7 @@ class SqlLedger:
 
     def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         wanted = sorted(ids)
-        entries: dict[str, LedgerEntry] = {}
+        entries = {}
         for start in range(0, len(wanted), ROWS_PER_QUERY):
             part = wanted[start : start + ROWS_PER_QUERY]
             entries.update(self._read(LEDGER.c.id.in_(part)))
@@ -77,6 +77,7 @@ class SqlLedger:
         while missing:
             try:
                 in_transaction(self._engine, partial(self._insert, entries=missing))
+                return {**planned, **missing}
             except IntegrityError:  # another task has just planned some of them
                 theirs = self.load(missing)
                 if not theirs:
@@ -84,9 +85,6 @@ class SqlLedger:
                 planned.update(theirs)
                 for entry_id in theirs:
                     del missing[entry_id]
-            else:
-                planned.update(missing)
-                break
         return planned
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
@@ -98,24 +96,22 @@ class SqlLedger:
             return in_transaction(self._engine, partial(self._change, changes=changes))
         except IntegrityError:  # a job's id is that of another entry
             pass
-        entries: dict[str, LedgerEntry] = {}
+        entries = {}
         for entry_id in sorted(changes):
             entries.update(self._change_or_mark(entry_id, changes[entry_id]))
         return entries
 
     def rivals_of(self, entry: LedgerEntry) -> list[str]:
-        query = sa.select(LEDGER.c.scope, LEDGER.c.id, LEDGER.c.key).where(
+        is_another = sa.or_(LEDGER.c.scope != self._scope, LEDGER.c.id != entry.id)
+        query = sa.select(LEDGER.c.key).where(
             _is_of(entry.service),
             LEDGER.c.state.in_(("sending", "uncertain")),
             LEDGER.c.lookup_digest == entry.lookup_digest,
+            is_another,
         )
-        rows = in_transaction(self._engine, lambda connection: connection.execute(query).all())
-        keys = []
-        for scope, row_id, key in rows:
-            is_itself = scope == self._scope and row_id == entry.id
-            if not is_itself:
-                keys.append(key)
-        return keys
+        return in_transaction(
+            self._engine, lambda connection: list(connection.execute(query).scalars())
+        )
 
     def _insert(self, connection: Connection, entries: Mapping[str, LedgerEntry]) -> None:
         rows = [self._row_of(entries[entry_id]) for entry_id in sorted(entries)]
@@ -125,7 +121,7 @@ class SqlLedger:
         self, connection: Connection, changes: Mapping[str, Change]
     ) -> dict[str, LedgerEntry]:
         query = self._select(LEDGER.c.id.in_(sorted(changes))).order_by(LEDGER.c.id)
-        entries: dict[str, LedgerEntry] = {}
+        entries = {}
         changed = []
         for row in connection.execute(query.with_for_update()).mappings().all():
             before = entry_from(row)
@@ -162,8 +158,7 @@ class SqlLedger:
         rows = in_transaction(
             self._engine, lambda connection: connection.execute(query).mappings().all()
         )
-        entries = [entry_from(row) for row in rows]
-        return {entry.id: entry for entry in entries}
+        return {row["id"]: entry_from(row) for row in rows}
 
     def _select(self, condition: ColumnElement[bool]) -> Any:
         return _select_entries().where(LEDGER.c.scope == self._scope, condition)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, replace
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from airflow.providers.common.compat.sdk import conf
@@ -59,10 +60,16 @@ class TaskLedger:
         self._pages: list[dict[str, Any]] = []  # what is stored of each entry, by id
         self._page_of: dict[str, int] = {}
         self._holder_of_job: dict[Any, str] = {}
-        for page in self._stored_pages(task):
+        while store is not None:
             number = len(self._pages)
+            page = store.get(f"{PAGE}{number}")
+            if page is None:  # that was all
+                break
+            version = page.get("version")
+            if not isinstance(version, int) or version > PAGE_FORMAT:
+                raise FsmInputError(NEWER_PAGE.format(task=task, version=version))
             self._pages.append({})
-            for entry_id, stored in page.items():
+            for entry_id, stored in page["entries"].items():
                 entry = entry_from(entry_id, stored, task)
                 if entry.state == "sending":
                     entry = replace(entry, state="uncertain", error="no response was recorded")
@@ -71,32 +78,24 @@ class TaskLedger:
 
     def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         now = int(time.time() * 1000)
-        entries = {}
-        for entry_id in ids:
-            if entry_id in self._entries:
-                entries[entry_id] = replace(self._entries[entry_id], read_at=now)
-        return entries
+        known = [entry_id for entry_id in ids if entry_id in self._entries]
+        return {entry_id: replace(self._entries[entry_id], read_at=now) for entry_id in known}
 
     def entries_of_task(self, task: Task) -> dict[str, LedgerEntry]:
         return self._entries
 
-    def plan(self, entries: Iterable[LedgerEntry]) -> dict[str, LedgerEntry]:
-        ids = []
-        new_ids = []
-        for entry in entries:
-            ids.append(entry.id)
-            if entry.id in self._entries:
-                continue
+    def plan(self, entries: Collection[LedgerEntry]) -> dict[str, LedgerEntry]:
+        new = [entry for entry in entries if entry.id not in self._entries]
+        for entry in new:
             if not self._pages or len(self._pages[-1]) >= PAGE_ENTRIES:
                 self._pages.append({})
             self._page_of[entry.id] = len(self._pages) - 1
             self._put(entry)
-            new_ids.append(entry.id)
-        self._write(new_ids)
-        return self.load(ids)
+        self._write(new)
+        return self.load([entry.id for entry in entries])
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
-        changed_ids = []
+        changed = []
         for entry_id, before in self.load(changes).items():
             after = changes[entry_id](before)
             if after.kind == "job" and after.state == "done" and after.result_id is not None:
@@ -105,8 +104,8 @@ class TaskLedger:
                     after = mark_conflict(after, self._entries[holder_id].key, before)
             if after is not before:
                 self._put(after)
-                changed_ids.append(entry_id)
-        self._write(changed_ids)
+                changed.append(after)
+        self._write(changed)
         return self.load(changes)
 
     def rivals_of(self, entry: LedgerEntry) -> list[str]:
@@ -118,35 +117,19 @@ class TaskLedger:
                 keys.append(other.key)
         return keys
 
-    def _stored_pages(self, task: Task) -> Iterator[dict[str, Any]]:
-        """Read the pages, the first that is missing being the end."""
-        number = 0
-        while self._store is not None:
-            page = self._store.get(f"{PAGE}{number}")
-            if page is None:
-                return
-            version = page.get("version")
-            if not isinstance(version, int) or version > PAGE_FORMAT:
-                raise FsmInputError(NEWER_PAGE.format(task=task, version=version))
-            yield page["entries"]
-            number += 1
-
     def _put(self, entry: LedgerEntry) -> None:
-        stored = {}
-        for name in _STORED_FIELDS:
-            value = getattr(entry, name)
-            if value:
-                stored[name] = value
+        values = {name: getattr(entry, name) for name in _STORED_FIELDS}
+        stored = {name: value for name, value in values.items() if value}
         self._entries[entry.id] = entry
         self._pages[self._page_of[entry.id]][entry.id] = stored
         if entry.kind == "job" and entry.state == "done":
             self._holder_of_job[entry.result_id] = entry.id
 
-    def _write(self, ids: Iterable[str]) -> None:
+    def _write(self, entries: Iterable[LedgerEntry]) -> None:
         """Store the pages of entries, in order: a missing page would hide those after it."""
         if self._store is None:
             return
-        for number in sorted({self._page_of[entry_id] for entry_id in ids}):
+        for number in sorted({self._page_of[entry.id] for entry in entries}):
             page = {"version": PAGE_FORMAT, "entries": self._pages[number]}
             self._store.set(f"{PAGE}{number}", page, retention=NEVER_EXPIRE)
 
@@ -156,19 +139,17 @@ def entry_from(entry_id: str, stored: Mapping[str, Any], task: Task) -> LedgerEn
 
     A field that this version does not know is ignored, and one that is missing has its default.
     """
-    values: dict[str, Any] = dict.fromkeys(_REQUIRED_TEXTS, "")
-    for name in _STORED_FIELDS:
-        if name in stored:
-            values[name] = stored[name]
-    values["id"] = entry_id
+    known = {name: stored[name] for name in _STORED_FIELDS if name in stored}
+    values = {**dict.fromkeys(_REQUIRED_TEXTS, ""), **known, "id": entry_id}
     return LedgerEntry(**values, sent_by=task)
 
 
 class _StoredPage(NamedTuple):
-    """A page in Airflow's database: the id of its row, and its text, as it was read."""
+    """A page in Airflow's database, as it was read."""
 
     row_id: int
     text: str
+    stored_at: datetime
 
 
 class IdleTaskStore:
@@ -201,10 +182,11 @@ class IdleTaskStore:
             task_id=self._task.task_id,
             map_index=self._task.map_index,
         )
-        is_as_read = (TaskStateStoreModel.id == page.row_id) & (
-            TaskStateStoreModel.value == page.text
+        change = (
+            update(TaskStateStoreModel)
+            .where(TaskStateStoreModel.id == page.row_id, TaskStateStoreModel.value == page.text)
+            .values(value=json.dumps(value))
         )
-        change = update(TaskStateStoreModel).where(is_as_read).values(value=json.dumps(value))
         with create_session() as session:
             state = session.scalar(state_of_task)
             if state is not None and state in State.unfinished:
@@ -214,23 +196,15 @@ class IdleTaskStore:
                 raise FsmRefusedError("the ledger has changed meanwhile: look again")
 
 
-@dataclass
-class _TaskPages:
-    """The pages of one task instance in Airflow's database."""
+def _may_hold(pages: Iterable[_StoredPage], words: Collection[str]) -> bool:
+    """Return whether the text of a page has one of the words; if there are none, it may.
 
-    pages: dict[str, _StoredPage]
-    stored_at: list[float]  # seconds since 1970, of each
-
-    def may_hold(self, words: Collection[str]) -> bool:
-        """Return whether the text of a page has one of the words; if there are none, it may.
-
-        To parse 600 full pages takes 0.35 s, and to search their text 11 ms; the page in Airflow's
-        menu does so at each view.
-        """
-        if not words:
-            return True
-        texts = [page.text for page in self.pages.values()]
-        return any(word in text for word in words for text in texts)
+    To parse 600 full pages takes 0.35 s, and to search their text 11 ms; the page in Airflow's
+    menu does so at each view.
+    """
+    if not words:
+        return True
+    return any(word in page.text for word in words for page in pages)
 
 
 class AirflowLedgers:
@@ -246,8 +220,10 @@ class AirflowLedgers:
         try:
             from airflow.models.task_state_store import TaskStateStoreModel as Stored
         except ImportError:
-            text = "is missing: before Airflow 3.3 the ledger is in the SQL database that it names"
-            raise FsmInputError(f"state_conn_id: {text}") from None
+            raise FsmInputError(
+                "state_conn_id: is missing: before Airflow 3.3 the ledger is in the SQL database "
+                "that it names"
+            ) from None
         from airflow.utils.session import create_session
         from sqlalchemy import func, select
 
@@ -257,7 +233,7 @@ class AirflowLedgers:
             .where(Stored.key.startswith(PAGE, autoescape=True))
             .order_by(*task_columns)
         )
-        self._tasks: dict[Task, _TaskPages] = {}
+        self._pages_by_task: dict[Task, dict[str, _StoredPage]] = {}
         with create_session() as session:
             if newest is not None:
                 # And the other pages of their runs: those of a task are read together.
@@ -265,15 +241,10 @@ class AirflowLedgers:
                 is_new = Stored.id > last_id - newest
                 query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
             for row in session.execute(query):
-                self._add(service, row)
-
-    def _add(self, service: str, row: Any) -> None:
-        if _field_text("service", service) not in row.value:
-            return
-        task = Task(row.dag_id, row.run_id, row.task_id, row.map_index)
-        of_task = self._tasks.setdefault(task, _TaskPages({}, []))
-        of_task.pages[row.key] = _StoredPage(row.id, row.value)
-        of_task.stored_at.append(row.updated_at.timestamp())
+                if _field_text("service", service) in row.value:
+                    task = Task(row.dag_id, row.run_id, row.task_id, row.map_index)
+                    pages = self._pages_by_task.setdefault(task, {})
+                    pages[row.key] = _StoredPage(row.id, row.value, row.updated_at)
 
     def entries(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
@@ -281,26 +252,26 @@ class AirflowLedgers:
         words = [_field_text("state", state) for state in states]
         if text:
             words = [json.dumps(text), f'"id": {text}']
-        found: list[tuple[TaskLedger, LedgerEntry]] = []
-        for task, of_task in self._tasks.items():
-            if not of_task.may_hold(words):
+        selected = []
+        for task, pages in self._pages_by_task.items():
+            if not _may_hold(pages.values(), words):
                 continue
-            ledger = TaskLedger(IdleTaskStore(task, of_task.pages), task)
+            ledger = TaskLedger(IdleTaskStore(task, pages), task)
             for entry in ledger.entries_of_task(task).values():
                 names = (entry.key, entry.reference, str(entry.result_id or ""))
                 is_named = not text or text in names
                 is_in_state = not states or entry.state in states
                 if is_named and is_in_state:
-                    found.append((ledger, entry))
-        found.sort(key=lambda ledger_and_entry: ledger_and_entry[1].sent_at)
-        return found if latest is None else found[-latest:]
+                    selected.append((ledger, entry))
+        selected.sort(key=lambda ledger_and_entry: ledger_and_entry[1].sent_at)
+        return selected if latest is None else selected[-latest:]
 
     def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
         """Count as ``SqlLedgers`` does, but by the day on which a page was stored."""
         counts: Counter[tuple[int, str]] = Counter()
-        for of_task in self._tasks.values():
-            for page, stored_at in zip(of_task.pages.values(), of_task.stored_at, strict=True):
-                day = int(stored_at) // SECONDS_PER_DAY
+        for pages in self._pages_by_task.values():
+            for page in pages.values():
+                day = int(page.stored_at.timestamp()) // SECONDS_PER_DAY
                 for state in ("done", "sending", "uncertain"):
                     counts[day, state] += page.text.count(_field_text("state", state))
         return counts

@@ -163,7 +163,7 @@ def test_one_response_is_not_that_of_two_jobs(service, connect, store, max_concu
         operator.execute(context)
 
     created, uncertain = sorted(
-        context["ti"].pushed["return_value"], key=lambda one: one["outcome"]
+        context["ti"].pushed["return_value"], key=lambda outcome: outcome["outcome"]
     )
     assert (created["outcome"], created["jobID"]) == ("created", 4711)
     assert (uncertain["outcome"], uncertain["jobID"]) == ("uncertain", None)
@@ -304,7 +304,7 @@ def test_outside_of_a_task_nothing_is_recorded_and_a_warning_says_so(
     with ThreadPoolExecutor(2) as pool:
         made = list(pool.map(execute, ["PO-1", "PO-2"]))
 
-    assert len({str(one) for one in made}) == len(service.jobs) == 2
+    assert len({str(job) for job in made}) == len(service.jobs) == 2
     assert caplog.text.count("This is not run as a task") == 2
     with pytest.raises(AirflowFailException, match="once_per: 'key' works in a task only"):
         operator(key="order-1", once_per="key").execute({})

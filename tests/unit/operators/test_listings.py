@@ -30,11 +30,15 @@ def test_forms_of_all_pages_come_once_in_order_as_references_ids_or_records(serv
     assert len({request.connection for request in service.requests}) == 1
 
     names = {"id", "formName", "propertyID", "jobID", "createdOnDateTime", "lastUpdatedOnDateTime"}
-    assert [one.keys() for one in references] == [names] * 35
+    assert [reference.keys() for reference in references] == [names] * 35
     ids = [form["id"] for form in service.forms]
-    assert [one["id"] for one in references] == list_forms(xcom="ids").execute({}) == ids
+    assert (
+        [reference["id"] for reference in references] == list_forms(xcom="ids").execute({}) == ids
+    )
     full = list_forms(xcom="full").execute({})
-    assert [one["formPDFURL"] for one in full] == [form["formPDFURL"] for form in service.forms]
+    assert [record["formPDFURL"] for record in full] == [
+        form["formPDFURL"] for form in service.forms
+    ]
 
 
 def test_all_filters_are_sent_with_every_page(service, connect):
@@ -188,8 +192,8 @@ def test_a_write_is_sent_once_and_a_read_each_time(service, connect, store):
         request(path="/forms").execute(context_for(store))
 
     assert responses[0] == service.jobs[0]
-    assert [one["id"] for one in responses[1:]] == [service.jobs[0]["id"]] * 2
-    assert all("notes" not in one for one in responses[1:])
+    assert [response["id"] for response in responses[1:]] == [service.jobs[0]["id"]] * 2
+    assert all("notes" not in response for response in responses[1:])
     assert len(service.requests_to("POST", "*")) == 1
     assert len(service.requests_to("GET", "/forms")) == 2
 

@@ -55,7 +55,7 @@ class TestOnce:
         assert caplog.text.count("is not in this Airflow") == 0
         variables.clear()  # as in another Airflow
         found = register(run("1", "another_airflow"), event_types=BOTH)
-        assert [(one["id"], one["eventTypes"], one["targetURL"]) for one in found] == [
+        assert [(entry["id"], entry["eventTypes"], entry["targetURL"]) for entry in found] == [
             (number, [event], TARGET) for number, event in enumerate(BOTH, 1)
         ]
         assert caplog.text.count("is not in this Airflow") == 2
@@ -239,4 +239,4 @@ def test_neither_token_nor_signing_secret_reaches_the_database_or_an_error(
         text += Path(database.connection["host"]).read_bytes().decode(errors="replace")
     assert tokens(variables)
     assert secrets
-    assert [one for one in tokens(variables) + secrets if one in text] == []
+    assert [secret for secret in tokens(variables) + secrets if secret in text] == []

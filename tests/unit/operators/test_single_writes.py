@@ -32,7 +32,7 @@ class TimeoutOfTask(BaseException):
 
 @contextmanager
 def alarm(handler, seconds):
-    """Call the handler in the main thread after some seconds, unless the block has ended by then."""
+    """Call the handler in the main thread after some seconds, unless the block has ended."""
     before = signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -143,7 +143,9 @@ def test_models_are_rendered_and_stay_as_they_are(service, connect):
             operator.render_template_fields({"run_id": run_id})
             operator.execute(context_for(MemoryStateStore()))
 
-    sent = [{"customerReference": f"PO-{one}", "skills": None, "site": one} for one in ("r1", "r2")]
+    sent = [
+        {"customerReference": f"PO-{site}", "skills": None, "site": site} for site in ("r1", "r2")
+    ]
     assert [request.json for request in service.requests] == [sent[0]] * 2 + [sent[1]] * 2
 
 

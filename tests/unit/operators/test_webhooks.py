@@ -73,14 +73,14 @@ class TestTheSecret:
 
         stored = records(supervisor.variables)
         assert len(stored) == len(supervisor.variables) == 2
-        assert [one["secret"] for one in stored] == [
-            one["signingSecret"] for one in service.webhooks
+        assert [value["secret"] for value in stored] == [
+            webhook["signingSecret"] for webhook in service.webhooks
         ]
-        assert [one["registration"] for one in stored] == registered
-        assert {one["for"] for one in stored} == {"fsm_default/jobs"}
+        assert [value["registration"] for value in stored] == registered
+        assert {value["for"] for value in stored} == {"fsm_default/jobs"}
         assert ids(registered) == ids(service.webhooks)
         elsewhere = json.dumps([registered, store.kept])
-        secrets = {one["secret"] for one in stored}
+        secrets = {value["secret"] for value in stored}
         assert not any(secret in elsewhere for secret in secrets)
         assert not SUPERVISOR_MASKS.is_there or secrets <= set(supervisor.masked)
 
@@ -180,7 +180,9 @@ class TestTheSecret:
             for number, conn_id in enumerate(("fsm_default", "fsm_other")):
                 register(run(number), fsm_conn_id=conn_id)
 
-            stored = {one["for"]: one["secret"] for one in map(json.loads, variables.values())}
+            stored = {
+                value["for"]: value["secret"] for value in map(json.loads, variables.values())
+            }
             assert stored == {
                 "fsm_default/jobs": service.webhooks[0]["signingSecret"],
                 "fsm_other/jobs": other.webhooks[0]["signingSecret"],
@@ -333,7 +335,11 @@ class TestTheReceiversUrl:
         (record,) = records(supervisor.variables)
         assert token not in json.dumps([registered, store.kept, record["registration"]])
         assert not SUPERVISOR_MASKS.is_there or token in supervisor.masked
-        logged = [one.getMessage() for one in caplog.records if not one.name.startswith("uvicorn")]
+        logged = [
+            record.getMessage()
+            for record in caplog.records
+            if not record.name.startswith("uvicorn")
+        ]
         assert logged
         assert not [message for message in logged if token in message]
 

@@ -1,4 +1,4 @@
-"""Attempts to register webhooks. The tasks use Airflow's own SDK against ``tests.unit.supervisor``."""
+"""Attempts to register webhooks, by tasks on Airflow's own SDK, on ``tests.unit.supervisor``."""
 
 import json
 from contextlib import contextmanager
@@ -41,7 +41,7 @@ def run(run_id, dag_id="dag", **more):
 
 
 def ids(registered):
-    return [one["id"] for one in registered]
+    return [registration["id"] for registration in registered]
 
 
 def records(variables):

@@ -199,7 +199,7 @@ def let_pass(store, hours):
     if isinstance(store, DatabaseStore):
         with store.engine.begin() as connection:
             connection.execute(
-                LEDGER.update().values({one: LEDGER.c[one] - milliseconds for one in TIMES})
+                LEDGER.update().values({name: LEDGER.c[name] - milliseconds for name in TIMES})
             )
         return
     for name in [name for name in store.kept if name.startswith(PAGE)]:

@@ -36,7 +36,9 @@ def test_the_function_of_the_page_finds_the_job(service, connect, store, attempt
     }
     service.fail("GET", "/properties/7/jobs", faults.Status(200, body=listing))
     (block,) = (
-        one for one in blocks("python", pages=[DOCS / "jobs.md"]) if "find_existing" in one.text
+        block
+        for block in blocks("python", pages=[DOCS / "jobs.md"])
+        if "find_existing" in block.text
     )
     exec(block.text, page := {})
 

@@ -72,7 +72,7 @@ def request(key="PO-1", path="/properties/7/jobs", **more):
 
 def unkeyed(*references, key=None):
     """Jobs that are identified by their content, but the last one by its key, if there is one."""
-    made = [{"property_id": 7, "job": {"customerReference": one}} for one in references]
+    made = [{"property_id": 7, "job": {"customerReference": reference}} for reference in references]
     made[-1]["key"] = key
     return jobs(jobs=made, once_per="run", max_concurrency=1)
 
@@ -126,10 +126,10 @@ def test_outcomes_name_who_created_each_job_and_both_operators_share_keys(servic
 
     outcomes = jobs("PO-2", "PO-3", "PO-4").execute(run_of("third"))
 
-    assert [one["outcome"] for one in outcomes] == ["existing", "existing", "created"]
-    assert [one["jobID"] for one in outcomes[:2]] == [first[1]["jobID"], alone["id"]]
+    assert [outcome["outcome"] for outcome in outcomes] == ["existing", "existing", "created"]
+    assert [outcome["jobID"] for outcome in outcomes[:2]] == [first[1]["jobID"], alone["id"]]
     by = {"dag_id": "dag", "run_id": "first", "task_id": "task", "map_index": -1, "airflow": ""}
-    assert [one["by"] for one in outcomes] == [by, {**by, "run_id": "second"}, None]
+    assert [outcome["by"] for outcome in outcomes] == [by, {**by, "run_id": "second"}, None]
     assert job("PO-1").execute(run_of("fourth"))["id"] == first[0]["jobID"]
     assert len(service.jobs) == 4
 
@@ -183,7 +183,8 @@ def test_a_key_of_other_content_is_refused_and_what_was_sent_is_named(
         says = "that is what was sent with this key: the input is another now, and was not sent"
     else:
         job().execute(run_of("first"))
-        says = rf"key 'PO-1' is that of POST /properties/7/jobs \(.*'PO-1'\) \(id {service.jobs[0]['id']}\)"
+        job_id = service.jobs[0]["id"]
+        says = rf"key 'PO-1' is that of POST /properties/7/jobs \(.*'PO-1'\) \(id {job_id}\)"
     (before,) = database.rows()
 
     operator, context = other(), run_of("second")
@@ -204,14 +205,14 @@ def odd_keys_are_different_keys(service):
         {"property_id": 7, "job": {"customerReference": "x"}, "key": key} for key in ODD_KEYS
     ]
     operator = jobs(jobs=payloads, max_concurrency=1)
-    for run_id, outcome in (("first \N{DELIVERY TRUCK}", "created"), ("second", "existing")):
+    for run_id, expected in (("first \N{DELIVERY TRUCK}", "created"), ("second", "existing")):
         outcomes = operator.execute(
             run_of(run_id, task_id="t\N{LATIN SMALL LETTER A WITH DIAERESIS}sk")
         )
-        assert [one["outcome"] for one in outcomes] == [outcome] * len(ODD_KEYS)
-    assert [one["key"][:2000] for one in outcomes] == [key[:2000] for key in ODD_KEYS]
+        assert [outcome["outcome"] for outcome in outcomes] == [expected] * len(ODD_KEYS)
+    assert [outcome["key"][:2000] for outcome in outcomes] == [key[:2000] for key in ODD_KEYS]
     assert outcomes[0]["by"]["run_id"] == "first \N{DELIVERY TRUCK}"
-    assert len(service.jobs) == len({one["jobID"] for one in outcomes}) == len(ODD_KEYS)
+    assert len(service.jobs) == len({outcome["jobID"] for outcome in outcomes}) == len(ODD_KEYS)
 
 
 def test_keys_differ_as_texts_do(service, database):
@@ -239,10 +240,10 @@ def test_what_another_run_has_planned_meanwhile_is_not_planned_again(service, mo
         run(by)
 
     monkeypatch.setattr(runner.Runner, "run", run_after_another)
-    one, two = jobs("PO-1", "PO-2").execute(run_of("second"))
+    first_outcome, second_outcome = jobs("PO-1", "PO-2").execute(run_of("second"))
 
-    assert (one["outcome"], two["outcome"]) == ("existing", "created")
-    assert [one["jobID"]] == first
+    assert (first_outcome["outcome"], second_outcome["outcome"]) == ("existing", "created")
+    assert [first_outcome["jobID"]] == first
     assert len(service.jobs) == 2
 
 
@@ -254,13 +255,16 @@ def test_what_is_under_way_in_another_run_is_waited_for(service, caplog):
         second = pool.submit(lambda: jobs("PO-1", "PO-2").execute(run_of("second")))
         service.wait_for(lambda: len(service.jobs) == 1, 10)  # the rest is sent meanwhile
         assert service.jobs[0]["customerReference"] == "PO-2"
-        says = r"\(key 'PO-1'\): task task of run first of DAG dag is sending it: waiting until ..:..:.. UTC"
+        says = (
+            r"\(key 'PO-1'\): task task of run first of DAG dag is sending it: "
+            r"waiting until ..:..:.. UTC"
+        )
         assert re.search(says, caplog.text)
         held.go_on.set()
 
-    one, two = second.result()
-    assert (one["outcome"], two["outcome"]) == ("existing", "created")
-    assert one["jobID"] == first.result()["id"]
+    first_outcome, second_outcome = second.result()
+    assert (first_outcome["outcome"], second_outcome["outcome"]) == ("existing", "created")
+    assert first_outcome["jobID"] == first.result()["id"]
     assert len(service.jobs) == 2
 
 
@@ -322,7 +326,7 @@ def test_a_lost_response_is_uncertain_for_all_who_are_told_what_to_type(service,
     uncertain, created = context["ti"].pushed["return_value"]
     assert (uncertain["outcome"], uncertain["by"]["run_id"]) == ("uncertain", "first")
     assert created["outcome"] == "created"
-    assert [one["customerReference"] for one in service.jobs] == ["PO-1", "PO-2"]
+    assert [job["customerReference"] for job in service.jobs] == ["PO-1", "PO-2"]
 
     (line,) = re.findall("python -m fsm_provider ledger (.*)", uncertain["error"])
     typed = line.replace("--job-id N", f"--job-id {service.jobs[0]['id']}")
@@ -379,7 +383,7 @@ def test_a_commit_whose_response_is_lost_is_recognised(service, database, monkey
     monkeypatch.setattr(dialect, "do_commit", commit)
     made = job().execute(run_of("first"))
 
-    assert [made["id"]] == [one["id"] for one in service.jobs]
+    assert [made["id"]] == [job["id"] for job in service.jobs]
     assert [(row.state, row.note) for row in database.rows()] == [("done", None)]
     assert len(commits) <= 10
 
@@ -466,7 +470,7 @@ def in_process(environment, run_id, keys, ended):
     logging.disable()
     runner.MIN_LEASE, runner.LEASE_TIMEOUTS = LEASE, 0
     runner.TimeLimit = lambda *_, **__: TimeLimit(30.0)
-    ended.put([one["outcome"] for one in jobs(*keys).execute(run_of(run_id))])
+    ended.put([outcome["outcome"] for outcome in jobs(*keys).execute(run_of(run_id))])
 
 
 @pytest.fixture
@@ -495,7 +499,7 @@ def test_processes_at_the_same_moment_create_each_job_once(service, processes):
         processes(run_id, *keys)
     outcomes = [outcome for _ in range(2) for outcome in processes.ended.get(timeout=60)]
 
-    assert sorted(one["customerReference"] for one in service.jobs) == sorted(keys)
+    assert sorted(job["customerReference"] for job in service.jobs) == sorted(keys)
     assert sorted(outcomes) == ["created"] * 20 + ["existing"] * 20
 
 
@@ -559,8 +563,8 @@ def test_an_edited_item_is_not_taken_for_a_new_one_and_a_shorter_list_is_fine(se
         (["B", "A2"], "another", ["existing", "created"]),
     ):
         made = unkeyed(*references, key=key).execute(run_of())
-        assert [one["outcome"] for one in made] == outcomes
-    assert [one["customerReference"] for one in service.jobs] == ["A", "B", "C2", "A2"]
+        assert [outcome["outcome"] for outcome in made] == outcomes
+    assert [job["customerReference"] for job in service.jobs] == ["A", "B", "C2", "A2"]
 
 
 @pytest.mark.parametrize(
