@@ -82,8 +82,7 @@ class FsmObjectStorageOperator(FsmBaseOperator):
         """
         from airflow.providers.common.compat import sdk
 
-        parse = self.option_parsers["destination"]
-        url = str(parse("destination", self.destination))
+        url = str(self.options()["destination"])
         try:
             path = sdk.ObjectStoragePath(url)
             _ = path.fs  # created once, before threads share it
