@@ -1,4 +1,4 @@
-"""Differences between Airflow versions that common.compat does not cover."""
+"""What Airflow's versions do in different ways, or badly, and common.compat does not cover."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ def context_for_current_task() -> Context | None:
 
 def first_poll_of(context: Context) -> datetime | None:
     """Return when a sensor in reschedule mode began, None at its first poll."""
-    ti = context["ti"]
     if not AIRFLOW_V_3_0_PLUS:
         return _first_poll_in_database(context)
-    at: datetime | str | None = ti.get_first_reschedule_date(context)
+    at: datetime | str | None = context["ti"].get_first_reschedule_date(context)
     if isinstance(at, str):  # in dag.test() of Airflow 3.0
         return datetime.fromisoformat(at)
     return at
@@ -54,12 +53,10 @@ def _first_poll_in_database(context: Context) -> datetime | None:
     return None if first is None else first.start_date
 
 
-def unreadable_variable(conn_id: str, error: AirflowNotFoundException) -> AirflowNotFoundException:
+def explain_not_found(conn_id: str, error: AirflowNotFoundException) -> AirflowNotFoundException:
     """Return why Airflow does not find a connection: its environment variable may be malformed."""
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
     if not os.environ.get(variable):
         return error
-    problem = (
-        f"{variable} is set, but cannot be read: it should be JSON, with double quotes, or a URI"
-    )
-    return AirflowNotFoundException(f"connection '{conn_id}': {problem}")
+    problem = "is set, but cannot be read: it should be JSON, with double quotes, or a URI"
+    return AirflowNotFoundException(f"connection '{conn_id}': {variable} {problem}")

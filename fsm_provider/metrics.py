@@ -34,9 +34,8 @@ class AirflowMetrics(Metrics):
         self._emit("timing", name, seconds * 1000, tags)
 
     def _emit(self, kind: str, name: str, value: float, tags: Mapping[str, str]) -> None:
-        clean_tags = {}
-        for tag, text in {**self.tags, **tags}.items():
-            clean_tags[tag] = _NOT_IN_TAGS.sub("_", text)
+        all_tags = {**self.tags, **tags}
+        clean_tags = {tag: _NOT_IN_TAGS.sub("_", text) for tag, text in all_tags.items()}
         try:
             emit = getattr(_stats(), kind)
             emit(f"fsm.{name}", value, tags=clean_tags)

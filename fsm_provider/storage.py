@@ -62,15 +62,15 @@ class AtomicFiles:
 
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
-        """Write a file that is there, or replaces an older one, once the block has ended.
+        """Open a file to write: once the block has ended, it is there, and replaces an older one.
 
-        If the block raises, it is not, and an older one stays.
+        If the block raises, there is no new file, and an older one stays.
 
         :param name: its path in the folder.
         """
         path = self.folder / name
-        writing = _upload(path) if self._is_uploaded else self._write_and_rename(path)
-        with writing as file:
+        write = _upload if self._is_uploaded else self._write_and_rename
+        with write(path) as file:
             yield file
         report(path, outputs=[uri_for(path)])
 

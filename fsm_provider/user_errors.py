@@ -13,9 +13,7 @@ def text_of(error: Exception) -> str | None:
         return str(error)
     if not type(error).__module__.startswith("sqlalchemy."):
         return None
-    cause = getattr(error, "orig", None)
-    if cause is None:
-        # Its own text, such as that of a URL that cannot be parsed, may hold a password.
-        cause = type(error).__name__
+    # Not its own text: that of a URL that cannot be parsed may hold a password.
+    cause = getattr(error, "orig", None) or type(error).__name__
     details = getattr(error, "detail", [])
     return ": ".join(["the database", *details, str(cause)])

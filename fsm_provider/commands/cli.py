@@ -55,11 +55,10 @@ _RAW = argparse.RawDescriptionHelpFormatter
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider") -> int:
     """Run a command; return its exit code, as described in its ``--help``."""
     usage = "%(prog)s [-h] COMMAND ..."
+    version = f"airflow-provider-fsm {__version__}"
     parser = argparse.ArgumentParser(prog, usage, DESCRIPTION, EXAMPLES, formatter_class=_RAW)
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--version", action="version", version=f"airflow-provider-fsm {__version__}"
-    )
+    parser.add_argument("--version", action="version", version=version)
     if arguments is None:
         arguments = sys.argv[1:]
     if isinstance(sys.stdout, TextIOWrapper):
@@ -72,11 +71,38 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     return exit_code_of(partial(run, arguments[1:], f"{prog} {command}"))
 
 
+def exit_code_of(run: Callable[[], int]) -> int:
+    """Run a command; return its exit code, as in ``EXIT_CODE``. If it fails, a line says why."""
+    from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
+
+    try:
+        exit_code = run()
+        sys.stdout.flush()
+    except OSError as error:
+        # Python writes what is left in the buffer when it ends: into nothing, not to fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return 1
+        return fail(2, str(error))
+    except KeyboardInterrupt:
+        return fail(130, "Interrupted")
+    except (FsmNoLedgerError, FsmRefusedError) as error:
+        return fail(1, str(error))
+    except Exception as error:
+        from fsm_provider.user_errors import text_of
+
+        text = text_of(error)
+        if text is None:
+            raise
+        return fail(2, text)
+    return exit_code
+
+
 def airflow_commands() -> list[Any]:
     """Return the command ``airflow fsm``, which Airflow loads since 3.2."""
     from airflow.cli.cli_config import ActionCommand, Arg
 
-    def run(options: argparse.Namespace) -> None:
+    def run_main(options: argparse.Namespace) -> None:
         sys.exit(main(options.arguments, "airflow fsm"))
 
     arguments = Arg(
@@ -85,7 +111,7 @@ def airflow_commands() -> list[Any]:
     command = ActionCommand(
         name="fsm",
         help=HELP,
-        func=run,
+        func=run_main,
         args=(arguments,),
         description=DESCRIPTION,
         epilog=EXAMPLES,
@@ -154,33 +180,6 @@ class SubcommandParser(argparse.ArgumentParser):
 def _epilog(examples: Iterable[str]) -> str:
     lines = [f"  %(prog)s {arguments}".rstrip() for arguments in examples]
     return "\n".join(["examples:", *lines, EXIT_CODE])
-
-
-def exit_code_of(run: Callable[[], int]) -> int:
-    """Run a command; return its exit code, as in ``EXIT_CODE``. If it fails, a line says why."""
-    from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
-
-    try:
-        code = run()
-        sys.stdout.flush()
-    except OSError as error:
-        # What is still in the buffer cannot be written either, when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            return 1
-        return fail(2, str(error))
-    except KeyboardInterrupt:
-        return fail(130, "Interrupted")
-    except (FsmNoLedgerError, FsmRefusedError) as error:
-        return fail(1, str(error))
-    except Exception as error:
-        from fsm_provider.user_errors import text_of
-
-        text = text_of(error)
-        if text is None:
-            raise
-        return fail(2, text)
-    return code
 
 
 @contextmanager

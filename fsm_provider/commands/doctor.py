@@ -56,7 +56,7 @@ def _check_connection(fsm_conn_id: str) -> str:
 def _check_clock(fsm_conn_id: str) -> str:
     from fsm_provider.commands.probe import Probe
 
-    finding = Probe(_get_hook(fsm_conn_id).settings).timezone()
+    finding = Probe(_get_hook(fsm_conn_id).settings).find_timezone()
     if not finding.settings:
         raise FsmRefusedError(finding.evidence)
     return f"server_timezone is {finding.settings['server_timezone']}: {finding.evidence}"
@@ -70,8 +70,8 @@ def _check_ledger(fsm_conn_id: str) -> str:
             states = [entry.state for _, entry in ledgers.entries()]
     except FsmNoLedgerError as error:
         return f"{error}: the first task that writes makes it"
-    uncertain = [state for state in states if state in UNCERTAIN]
-    return f"{len(states)} sent, of which {len(uncertain)} uncertain"
+    uncertain = sum(state in UNCERTAIN for state in states)
+    return f"{len(states)} sent, of which {uncertain} uncertain"
 
 
 def _check_triggerer(_: str) -> str:
@@ -106,19 +106,17 @@ def _check_receiver(_: str) -> str:
 
 def _check_route(route: str, config: RouteConfig) -> None:
     """Check that deliveries at a path of the receiver can be told from others, and are wanted."""
-    from fsm_provider.plugins.webhooks.events import deliveries
+    from fsm_provider.plugins.webhooks.events import count_deliveries
 
-    is_signed = config.endpoint.signature != "none"
-    has_secret = bool(config.signing_secrets) or not is_signed
-    if not config.path_tokens or not has_secret:
+    is_secret_missing = config.endpoint.signature != "none" and not config.signing_secrets
+    if is_secret_missing or not config.path_tokens:
         raise FsmRefusedError(f"{route} has no path token or signing secret: register its webhook")
-    fsm_conn_id = route.partition("/")[0]
-    for counts in deliveries(fsm_conn_id):
-        if counts.route == route and counts.accepted is not None:
-            return
-    raise FsmRefusedError(
-        f"no DAG uses the asset fsm://{route}: until one does, deliveries get HTTP 503"
-    )
+    fsm_conn_id, _ = route.split("/")
+    counts = count_deliveries(fsm_conn_id)
+    if route not in [count.route for count in counts if count.has_asset]:
+        raise FsmRefusedError(
+            f"no DAG uses the asset fsm://{route}: until one does, deliveries get HTTP 503"
+        )
 
 
 CHECKS: dict[str, Callable[[str], str]] = {

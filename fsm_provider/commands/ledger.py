@@ -49,7 +49,8 @@ def _list(options: argparse.Namespace) -> int:
             selected = admin.find(ledgers, _selection_from(options), options.limit)
     entries = [entry for _, entry in selected]
     if options.json:
-        _print_json(entries)
+        records = [{**asdict(entry), "result_id": entry.result_id} for entry in entries]
+        print(json.dumps(records, indent=2))
     elif entries:
         print_table(HEAD, map(_cells_for, entries))
     if not entries:
@@ -63,7 +64,7 @@ def _settle(options: argparse.Namespace) -> int:
 
         if options.not_created:
             settlement = admin.Settlement.does_not_exist()
-        else:
+        else:  # --job-id; or --done, then there is no id
             settlement = admin.Settlement.exists(options.job_id)
         with admin.open_ledgers(options.conn_id) as ledgers:
             entry = admin.find_only(ledgers, _selection_from(options))
@@ -102,14 +103,6 @@ def _selection_from(options: argparse.Namespace) -> Selection:
     )
 
 
-def _print_json(entries: Sequence[LedgerEntry]) -> None:
-    records = [
-        {**asdict(entry), "by": asdict(entry.sent_by), "result_id": entry.result_id}
-        for entry in entries
-    ]
-    print(json.dumps(records, indent=2))
-
-
 def _cells_for(entry: LedgerEntry) -> tuple[str, ...]:
     """Return the cells of an entry, in the columns of ``HEAD``."""
     sent_at = "-"
@@ -121,10 +114,10 @@ def _cells_for(entry: LedgerEntry) -> tuple[str, ...]:
 
 def _make_parser(prog: str) -> argparse.ArgumentParser:
     parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES)
-    of_task = _make_task_options()
-    of_person = _make_person_options()
+    task_options = _make_task_options()
+    person_options = _make_person_options()
 
-    listing = parser.subcommand("list", "show what was sent", of_task)
+    listing = parser.subcommand("list", "show what was sent", task_options)
     listing.add_argument("--key", type=str.strip, help="only of this key")
     listing.add_argument("--uncertain", action="store_true", help="only what may exist or not")
     listing.add_argument(
@@ -133,7 +126,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true", help="as JSON, with all that is known")
 
     text = "record what became of a write that is uncertain, after a look into the service"
-    settling = parser.subcommand("settle", text, of_task, of_person)
+    settling = parser.subcommand("settle", text, task_options, person_options)
     settlement = settling.add_mutually_exclusive_group(required=True)
     settlement.add_argument(
         "--job-id", "--id", type=_positive, metavar="N", help="it exists, with this id"
@@ -144,7 +137,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     )
 
     text = "have a write that is done sent again by the next attempt"
-    parser.subcommand("forget", text, of_task, of_person)
+    parser.subcommand("forget", text, task_options, person_options)
     return parser
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ CURSOR_PARAMS = (
 )
 PAGE_SIZE_PARAMS = ("limit", "pageSize", "page_size", "perPage", "per_page", "size", "count")
 PAGE_SIZES = (500, 200, 100)
-CLOCKS_DIFFER = 180.0  # seconds
+MAX_CLOCK_DIFFERENCE = 180.0  # seconds
 DESCRIPTION = f"""\
 Find out which cursor parameter, page size and time zone the service behind a connection expects,
 and print the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET
@@ -74,14 +75,14 @@ class Probe:
         :param first: the first page of forms.
         """
         with self._client:
-            steps: dict[str, Callable[[Page[Form]], Finding]] = {
-                "page_size_param": self._find_page_size,
-                "cursor_param": self._find_cursor,
-                "server_timezone": self.timezone,
+            steps: dict[str, Callable[[], Finding]] = {
+                "page_size_param": partial(self._find_page_size, first),
+                "cursor_param": partial(self._find_cursor, first),
+                "server_timezone": self.find_timezone,
             }
             for name, step in steps.items():
                 try:
-                    yield step(first)
+                    yield step()
                 except FsmError as error:
                     yield Finding(name, str(error))
 
@@ -102,60 +103,63 @@ class Probe:
             return None
 
     def _find_page_size(self, first: Page[Form]) -> Finding:
-        usual = len(first.data)
-        if usual < 2:
+        usual_size = len(first.data)
+        if usual_size < 2:
             return Finding("page_size_param", "there are no two forms")
         names = _distinct(self._settings.page_size_param, *PAGE_SIZE_PARAMS)
         for name in names:
             page = self._try({name: 1})
             if page is not None and len(page.data) == 1:
                 self._size_param = name
-                settings = {"page_size_param": name, "page_size": self._largest_page(name, usual)}
-                return Finding("page_size_param", f"{name}=1 gave 1 record, not {usual}", settings)
+                size = self._largest_page(name, usual_size)
+                settings = {"page_size_param": name, "page_size": size}
+                evidence = f"{name}=1 gave 1 record, not {usual_size}"
+                return Finding("page_size_param", evidence, settings)
         return Finding("page_size_param", f"none of these works: {', '.join(names)}")
 
-    def _largest_page(self, name: str, usual: int) -> int:
+    def _largest_page(self, name: str, usual_size: int) -> int:
         for size in PAGE_SIZES:
             page = self._try({name: size})
             if page is None:
                 continue
-            if _after(page).finished:
+            if _paginator_after(page).finished:
                 return size
-            if len(page.data) > usual:
+            if len(page.data) > usual_size:
                 return len(page.data)
-        return usual
+        return usual_size
 
     def _find_cursor(self, first: Page[Form]) -> Finding:
         params: dict[str, Any] = {}
-        if _after(first).finished and self._size_param:
+        paginator = _paginator_after(first)
+        if paginator.finished and self._size_param:
             params = {self._size_param: 1}
             first = self.first_page(params)
-        if _after(first).finished:
+            paginator = _paginator_after(first)
+        if paginator.finished:
             return Finding("cursor_param", "the forms have no second page")
         names = _distinct(self._settings.cursor_param, *CURSOR_PARAMS)
         for name in names:
-            second = self._try({**params, name: _after(first).cursor})
+            second = self._try({**params, name: paginator.cursor})
             if second is not None and _follows(second, first):
                 evidence = "with it the second page followed the first"
                 return Finding("cursor_param", evidence, {"cursor_param": name})
         return Finding("cursor_param", f"none of these works: {', '.join(names)}")
 
-    def timezone(self, _: Page[Form] | None = None) -> Finding:
+    def find_timezone(self) -> Finding:
         """Compare the service's clock, which shows no zone, with this machine's."""
         page = self.first_page({}, LIST_ASSET_DYNAMIC_FIELDS)  # its serverTime has no zone
         shown = getattr(page.meta, "server_time", None)
         if not isinstance(shown, datetime):
-            return Finding(
-                "server_timezone", f"{LIST_ASSET_DYNAMIC_FIELDS.path} has no meta.serverTime"
-            )
+            evidence = f"{LIST_ASSET_DYNAMIC_FIELDS.path} has no meta.serverTime"
+            return Finding("server_timezone", evidence)
         zone = str(self._settings.server_timezone)
         ahead = (shown - datetime.now(UTC)).total_seconds()
-        if abs(ahead) > CLOCKS_DIFFER:
-            return Finding(
-                "server_timezone",
+        if abs(ahead) > MAX_CLOCK_DIFFERENCE:
+            evidence = (
                 f"read in {zone}, the service's clock is {ahead / 60:+.0f} minutes from this "
-                "machine's: set the service's zone, or correct the clock",
+                "machine's: set the service's zone, or correct the clock"
             )
+            return Finding("server_timezone", evidence)
         evidence = f"in it, the service's time is the current time ({shown:%Y-%m-%d %H:%M:%S})"
         return Finding("server_timezone", evidence, {"server_timezone": zone})
 
@@ -164,7 +168,7 @@ def _distinct(*names: str | None) -> list[str]:
     return list(dict.fromkeys(filter(None, names)))
 
 
-def _after(page: Page[Form]) -> CursorPaginator:
+def _paginator_after(page: Page[Form]) -> CursorPaginator:
     paginator = CursorPaginator("cursor")
     paginator.advance(page)
     return paginator
@@ -173,7 +177,7 @@ def _after(page: Page[Form]) -> CursorPaginator:
 def _follows(second: Page[Form], first: Page[Form]) -> bool:
     """Return whether a page has other records than the first, and another cursor."""
     try:
-        _after(first).advance(second)
+        _paginator_after(first).advance(second)
     except FsmPaginationError:
         return False
     first_ids = {form.id for form in first.data}
@@ -189,15 +193,14 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     settings = settings_from(connection)
     probe = Probe(settings)
     first = probe.first_page({})
-    print(
-        f"The connection works. Asking {settings.base_url} at most {MAX_REQUESTS} times, reading "
-        "only.\n"
-    )
+    asking = f"Asking {settings.base_url} at most {MAX_REQUESTS} times, reading only."
+    print(f"The connection works. {asking}\n")
     extra = dict(connection.extra_dejson)
     unknown = []
     for finding in probe.findings(first):
         if finding.settings:
-            _print_finding(finding)
+            values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
+            print(printable(f"{values}: {finding.evidence}"))
             extra |= finding.settings
         else:
             unknown.append(f"- {finding.name}, because {finding.evidence}.")
@@ -209,8 +212,3 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
     for line in unknown:
         print(printable(line))
     return 1
-
-
-def _print_finding(finding: Finding) -> None:
-    values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
-    print(printable(f"{values}: {finding.evidence}"))

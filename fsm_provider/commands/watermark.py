@@ -33,11 +33,11 @@ def main(
 def _show(options: argparse.Namespace) -> int:
     with quiet_airflow():
         assets = _find_assets(options.name)
-        rows = [_cells_for(asset) for asset in assets]
+        rows = list(map(_cells_for, assets))
     print_table(HEAD, rows)
-    missing = {str(asset.no_ledger) for asset in assets if asset.no_ledger is not None}
-    if missing:
-        return fail(1, "; ".join(sorted(missing)))
+    reasons = {str(asset.no_ledger) for asset in assets if asset.no_ledger}
+    if reasons:
+        return fail(1, "; ".join(sorted(reasons)))
     return 0
 
 
@@ -52,9 +52,8 @@ def _set(options: argparse.Namespace) -> int:
 
         for asset in assets:
             begin_anew(asset, since)
-    at = format_time(since)
-    text = f"{options.name}: begins anew at {at} within a minute, or once its watcher runs"
-    print(printable(text))
+    begins = f"begins anew at {format_time(since)} within a minute, or once its watcher runs"
+    print(printable(f"{options.name}: {begins}"))
     return 0
 
 
@@ -80,12 +79,13 @@ def _find_assets(name: str | None) -> list[AssetStatus]:
 
 def _cells_for(asset: AssetStatus) -> tuple[str, ...]:
     """Return the cells of an asset, in the columns of ``HEAD``."""
-    watermark = _format_seconds(asset.stored.get("watermark"))
-    floor = _format_seconds(asset.stored.get("floor"))
-    return asset.name, watermark, floor
+    watermark = asset.stored.get("watermark")
+    floor = asset.stored.get("floor")
+    return asset.name, _format_seconds(watermark), _format_seconds(floor)
 
 
 def _format_seconds(seconds: Any) -> str:
+    """Return a stored time as people read it, ``-`` if nothing is stored."""
     from fsm_provider.api.forms import format_time
     from fsm_provider.polling.polls import time_of
 

@@ -9,7 +9,7 @@ from pydantic_core import from_json
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.settings import CONNECTION_FIELDS, EXAMPLE_URL, Settings
-from fsm_provider.compat import unreadable_variable
+from fsm_provider.compat import explain_not_found
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
@@ -78,7 +78,7 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
     try:
         return StoredConnection.get_connection_from_secrets(conn_id)
     except AirflowNotFoundException as error:
-        raise unreadable_variable(conn_id, error) from None
+        raise explain_not_found(conn_id, error) from None
 
 
 def hook_on(stored: Connection) -> Any:

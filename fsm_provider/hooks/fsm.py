@@ -19,7 +19,7 @@ from fsm_provider.api.forms import parse_form
 from fsm_provider.api.models import LIST_FORMS, Form
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.validation import pluralize
-from fsm_provider.compat import context_for_current_task, unreadable_variable
+from fsm_provider.compat import context_for_current_task, explain_not_found
 from fsm_provider.hooks.connection import CONN_TYPE, settings_from
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
@@ -104,7 +104,7 @@ class FsmHook(BaseHook):
             with SUPERVISOR_LOCK:
                 connection = self.get_connection(self.fsm_conn_id)
         except AirflowNotFoundException as error:
-            raise unreadable_variable(self.fsm_conn_id, error) from None
+            raise explain_not_found(self.fsm_conn_id, error) from None
         return settings_from(connection)
 
     list_forms: Final = _of_client(FsmClient.list_forms)

@@ -6,16 +6,14 @@ first request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
 from fsm_provider.plugins import page, webhooks
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 
 async def serve_webhooks(scope: Scope, receive: Receive, send: Send) -> None:

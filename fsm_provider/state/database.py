@@ -19,7 +19,7 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from tenacity import Retrying, retry_if_exception, stop_after_attempt
 
 from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
-from fsm_provider.compat import unreadable_variable
+from fsm_provider.compat import explain_not_found
 
 try:
     import sqlalchemy as sa
@@ -41,9 +41,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 MAX_REPEATS = 12
-"""Of a transaction that a deadlock, a lock timeout or a lost connection has ended: half a minute to
-two.
-"""
+"""How often a transaction that fails is repeated, within half a minute to two minutes."""
 MAX_DELAY = 5.0
 SQLITE_LOCK_SECONDS = 5
 FIRST_STATEMENT = {
@@ -90,7 +88,7 @@ def in_transaction(
     *,
     waits_for_server: bool = True,
 ) -> ResultT:
-    """Return what ``work`` does in one transaction, which is repeated after a passing failure.
+    """Return what ``work`` does in one transaction, which is repeated after a transient failure.
 
     That is a deadlock, a lock timeout, or a lost connection. A COMMIT whose response was lost may
     have taken place: ``work`` has to recognise what it has done.
@@ -102,21 +100,17 @@ def in_transaction(
         with engine.begin() as connection:
             return work(connection)
 
-    def may_pass(error: BaseException) -> bool:
-        return _is_transient(error) or (waits_for_server and _is_away(error))
+    def may_retry(error: BaseException) -> bool:
+        return _is_transient(error) or (waits_for_server and _is_unreachable(error))
 
-    return _repeated(attempt, may_pass)
+    return _repeat(attempt, may_retry)
 
 
-def _repeated(attempt: Callable[[], ResultT], may_pass: Callable[[BaseException], bool]) -> ResultT:
-    """Return what ``attempt`` returns, after as many repeats as its passing failures need."""
-    retrying = Retrying(
-        retry=retry_if_exception(may_pass),
-        stop=stop_after_attempt(MAX_REPEATS + 1),
-        wait=_delay,
-        reraise=True,
-    )
-    return retrying(attempt)
+def _repeat(attempt: Callable[[], ResultT], may_retry: Callable[[BaseException], bool]) -> ResultT:
+    """Return what ``attempt`` returns, after as many repeats as its transient failures need."""
+    stop = stop_after_attempt(MAX_REPEATS + 1)
+    retry = retry_if_exception(may_retry)
+    return Retrying(retry=retry, stop=stop, wait=_delay, reraise=True)(attempt)
 
 
 def _delay(state: RetryCallState) -> float:
@@ -129,13 +123,11 @@ def _is_transient(error: BaseException) -> bool:
     """Return whether the same transaction may succeed if it is repeated."""
     if not isinstance(error, DBAPIError) or isinstance(error, IntegrityError):
         return False
-    if error.connection_invalidated:
-        return True
-    codes = {_sqlstate(error), _error_number(error)}
-    return bool(codes & TRANSIENT) or "locked" in str(error.orig)
+    is_known = _sqlstate(error) in TRANSIENT or _error_number(error) in TRANSIENT
+    return error.connection_invalidated or is_known or "locked" in str(error.orig)
 
 
-def _is_away(error: BaseException) -> bool:
+def _is_unreachable(error: BaseException) -> bool:
     """Return whether a server was not reached: such an error has no SQLSTATE."""
     if not isinstance(error, OperationalError) or isinstance(error.orig, sqlite3.Error):
         return False
@@ -148,9 +140,8 @@ def _sqlstate(error: DBAPIError) -> str:
 
 
 def _error_number(error: DBAPIError) -> str:
-    if error.orig is None or not error.orig.args:
-        return ""
-    return str(error.orig.args[0])
+    arguments = getattr(error.orig, "args", None)
+    return str(arguments[0]) if arguments else ""
 
 
 def open_database(
@@ -169,9 +160,9 @@ def open_database(
         its tables are not whole, or they are those of a newer version of this package.
     :raises FsmNoLedgerError: if there are no tables, and ``create`` is false.
     """
-    named = f"state_conn_id: connection '{state_conn_id}'"
-    url, extra = _read_connection(state_conn_id, get_hook, named)
-    _check_connection(url, extra, named)
+    prefix = f"state_conn_id: connection '{state_conn_id}'"  # of all messages
+    url, extra = _read_connection(state_conn_id, get_hook, prefix)
+    _check_connection(url, extra, prefix)
     shown_url = url.render_as_string(hide_password=True)
     no_ledger = FsmNoLedgerError(f"connection '{state_conn_id}'", shown_url)
     is_file_missing = url.get_backend_name() == "sqlite" and not Path(url.database or "").exists()
@@ -181,30 +172,30 @@ def open_database(
     try:
         stored = in_transaction(engine, _read_schema, waits_for_server=False)
         if stored.version is None and create:
-            stored = _create_tables(engine, named)
+            stored = _create_tables(engine, prefix)
         if not stored.tables:
             raise no_ledger
-        _check_schema(stored, named, shown_url)
+        _check_schema(stored, prefix, shown_url)
     except BaseException as error:
         engine.dispose()
         if isinstance(error, DBAPIError):
-            error.add_detail(f"{named}, {shown_url}")
+            error.add_detail(f"{prefix}, {shown_url}")
         raise
     return engine
 
 
 def _read_connection(
-    state_conn_id: str, get_hook: Callable[[str], Any], named: str
+    state_conn_id: str, get_hook: Callable[[str], Any], prefix: str
 ) -> tuple[URL, Mapping[str, Any]]:
     """Return the URL that Airflow makes of a connection, and the connection's extra."""
     try:
         hook = get_hook(state_conn_id)
         if not hasattr(hook, "get_sqlalchemy_engine"):
             conn_type = getattr(hook, "conn_type", "?")
-            raise FsmInputError(f"{named} is of type {conn_type}, not of a SQL database")
+            raise FsmInputError(f"{prefix} is of type {conn_type}, not of a SQL database")
         url = hook.get_sqlalchemy_engine({"hide_parameters": True}).url
     except AirflowNotFoundException as error:
-        text = f"state_conn_id: {unreadable_variable(state_conn_id, error)}"
+        text = f"state_conn_id: {explain_not_found(state_conn_id, error)}"
         raise AirflowNotFoundException(text) from None
     except Exception as error:
         is_package_missing = isinstance(error, ImportError | NoSuchModuleError)
@@ -212,46 +203,40 @@ def _read_connection(
             raise
         packages = "apache-airflow-providers-postgres or apache-airflow-providers-mysql"
         advice = f"install {packages}, with the database's driver"
-        raise FsmInputError(f"{named}: {error}: {advice}") from None
+        raise FsmInputError(f"{prefix}: {error}: {advice}") from None
     return url, hook.get_connection(state_conn_id).extra_dejson
 
 
-def _check_connection(url: URL, extra: Mapping[str, Any], named: str) -> None:
+def _check_connection(url: URL, extra: Mapping[str, Any], prefix: str) -> None:
     """Check that a connection is of a database that lasts, and means what is used of it."""
     dialect = url.get_backend_name()
     if dialect not in FIRST_STATEMENT:
-        raise FsmInputError(
-            f"{named}: is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB"
-        )
+        text = f"is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB"
+        raise FsmInputError(f"{prefix}: {text}")
     is_absolute_path = (url.database or "").startswith("/")
     if dialect == "sqlite" and not is_absolute_path:
-        raise FsmInputError(
-            f"{named}: its host should be the absolute path of a file, the rest empty"
-        )
+        text = "its host should be the absolute path of a file, the rest empty"
+        raise FsmInputError(f"{prefix}: {text}")
     unused = [name for name in extra if name.startswith("ssl") and name not in url.query]
     if unused:
         raise FsmInputError(
-            f"{named}: {', '.join(unused)}: would be ignored here. For PostgreSQL, put it into the "
-            "extra's sqlalchemy_query"
+            f"{prefix}: {', '.join(unused)}: would be ignored here. For PostgreSQL, put it into "
+            "the extra's sqlalchemy_query"
         )
 
 
 def _make_engine(url: URL) -> Engine:
     """Return an engine whose transactions begin with our first statement; nothing is connected."""
-    dialect = url.get_backend_name()
-    driver_options: dict[str, Any] = {}
-    engine_options: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
-    if dialect == "sqlite":
-        driver_options = {"timeout": SQLITE_LOCK_SECONDS}
-        engine_options = {}
+    is_sqlite = url.get_backend_name() == "sqlite"
+    options: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
+    if is_sqlite:
+        options = {"connect_args": {"timeout": SQLITE_LOCK_SECONDS}}
     if url.get_driver_name() == "psycopg":
         # Behind a PgBouncer another connection has what was prepared. In SQL_ASCII, texts would be
         # bytes.
-        driver_options = {"prepare_threshold": None, "client_encoding": "UTF8"}
-    engine: Engine = sa.create_engine(
-        url, connect_args=driver_options, hide_parameters=True, **engine_options
-    )
-    if dialect == "sqlite":
+        options["connect_args"] = {"prepare_threshold": None, "client_encoding": "UTF8"}
+    engine: Engine = sa.create_engine(url, hide_parameters=True, **options)
+    if is_sqlite:
         sa.event.listen(engine, "connect", _begin_no_transactions)
     sa.event.listen(engine, "begin", _begin_with_our_statement)
     return engine
@@ -288,23 +273,23 @@ def _read_schema(connection: Connection) -> _StoredSchema:
     return _StoredSchema(tables, version)
 
 
-def _check_schema(stored: _StoredSchema, named: str, shown_url: str) -> None:
+def _check_schema(stored: _StoredSchema, prefix: str, shown_url: str) -> None:
     """Refuse tables that are not whole, or that a newer version of this package has made."""
     if stored.version is None:
         raise FsmInputError(
-            f"{named}: {_listed(stored.tables)} in {shown_url}, but no row of {SCHEMA.name}: they "
+            f"{prefix}: {_listed(stored.tables)} in {shown_url}, but no row of {SCHEMA.name}: they "
             "were half made, or are not ours: drop them, or name another database"
         )
     if stored.version > VERSION:
         raise FsmInputError(
-            f"{named}: the tables in {shown_url} have version {stored.version}, and this "
+            f"{prefix}: the tables in {shown_url} have version {stored.version}, and this "
             f"airflow-provider-fsm knows version {VERSION}: install the newer "
             "airflow-provider-fsm here as well"
         )
     missing = set(METADATA.tables) - stored.tables
     if missing:
         raise FsmInputError(
-            f"{named}: {_listed(missing)} missing in {shown_url}: restore a backup; nothing is "
+            f"{prefix}: {_listed(missing)} missing in {shown_url}: restore a backup; nothing is "
             "created anew, since what was sent would be forgotten"
         )
 
@@ -314,7 +299,7 @@ def _listed(tables: set[str]) -> str:
     return f"{', '.join(sorted(tables))} {verb}"
 
 
-def _create_tables(engine: Engine, named: str) -> _StoredSchema:
+def _create_tables(engine: Engine, prefix: str) -> _StoredSchema:
     """Create the tables, unless another process has done so; return what there is then."""
     if engine.dialect.name == "sqlite":
         _use_write_ahead_log(engine)
@@ -323,9 +308,8 @@ def _create_tables(engine: Engine, named: str) -> _StoredSchema:
     finally:
         engine.dispose()  # ends the session, and with it the lock of MySQL
     if stored.is_new:
-        tables = ", ".join(sorted(stored.tables))
         text = "%s: its tables were created (%s): it knows nothing that was sent before"
-        logger.warning(text, named, tables)
+        logger.warning(text, prefix, ", ".join(sorted(stored.tables)))
     return stored
 
 
@@ -335,9 +319,9 @@ def _create_once(connection: Connection) -> _StoredSchema:
     That is one transaction in SQLite and PostgreSQL. MySQL and MariaDB commit after each table: if
     this process is killed in between, the row is missing.
     """
-    lock = LOCK_SCHEMA.get(connection.dialect.name)
-    if lock is not None:
-        connection.exec_driver_sql(lock)
+    dialect = connection.dialect.name
+    if dialect in LOCK_SCHEMA:
+        connection.exec_driver_sql(LOCK_SCHEMA[dialect])
     stored = _read_schema(connection)
     if stored.tables:
         return stored
@@ -355,4 +339,4 @@ def _use_write_ahead_log(engine: Engine) -> None:
             connection.cursor().execute("PRAGMA journal_mode=WAL")
 
     with suppress(sqlite3.Error):  # the ledger works without it
-        _repeated(attempt, lambda error: "locked" in str(error))
+        _repeat(attempt, lambda error: "locked" in str(error))

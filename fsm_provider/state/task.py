@@ -42,8 +42,7 @@ class Task:
     @property
     def place(self) -> str:
         """The task in its run, with the map index if it is mapped."""
-        is_mapped = self.map_index >= 0
-        return f"{self.task_id}[{self.map_index}]" if is_mapped else self.task_id
+        return f"{self.task_id}[{self.map_index}]" if self.map_index >= 0 else self.task_id
 
     def __str__(self) -> str:
         airflow = f" of Airflow {self.airflow}" if self.airflow else ""

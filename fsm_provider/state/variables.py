@@ -56,17 +56,16 @@ def read_variable_in_server(key: str) -> str | None:
     from airflow.models import Variable as StoredVariable
 
     # Query the database first: if it is down, Variable.get would log a traceback.
-    # A database may compare keys regardless of case.
     stored = _select_variables(StoredVariable.key == key)
-    is_stored = any(variable.key == key for variable in stored)
     value: str | None = StoredVariable.get(key, default_var=None)
-    if value is None and is_stored:
+    # The database may have compared keys regardless of case.
+    if value is None and key in [variable.key for variable in stored]:
         raise VariableUnreadableError(key)
     return value
 
 
 def variables_in_server(prefix: str) -> list[str]:
-    """Return the values of those whose names begin so, but for what cannot be decrypted."""
+    """Return the values of Variables by a prefix of their names, if they can be decrypted."""
     from airflow.models import Variable as StoredVariable
 
     stored = _select_variables(StoredVariable.key.startswith(prefix, autoescape=True))

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fsm_provider.operators.base import bad_arguments_refused
-from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator
+from fsm_provider.transfers.base import MAX_PAGES, ExportResult, FsmExportOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.api.listing import Listing
-    from fsm_provider.transfers.base import ExportResult
     from fsm_provider.transfers.export import EncodedRecord, Encoder
 
 
@@ -61,12 +61,8 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
                 max_pages=MAX_PAGES,
             )
 
-        def encode_fields(listing: Listing, encode: Encoder) -> Iterator[EncodedRecord]:
-            return encode_asset_fields(_records(listing), schema, encode)
+        def encode_listed(encode: Encoder, listing: Listing) -> Iterator[EncodedRecord]:
+            fields = chain.from_iterable(page.data for page in listing)
+            return encode_asset_fields(fields, schema, encode)
 
-        return self.export(context, schema, list_fields, encode_fields)
-
-
-def _records(listing: Listing) -> Iterator[Any]:
-    for page in listing:
-        yield from page.data
+        return self.export(context, schema, list_fields, encode_listed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
@@ -39,10 +40,10 @@ class ExportResult(TypedDict):
 
 def _parse_destination(name: str, value: Any) -> Any:
     refuse_none(name, value)
-    if not isinstance(value, str | PathLike) and not hasattr(value, "protocol"):
-        raise FsmInputError(f"{name}: should be a path or a URL, not {type(value).__name__}")
     if isinstance(value, str):
         return parse_text(name, value)
+    if not isinstance(value, PathLike) and not hasattr(value, "protocol"):
+        raise FsmInputError(f"{name}: should be a path or a URL, not {type(value).__name__}")
     return value
 
 
@@ -81,8 +82,7 @@ class FsmObjectStorageOperator(FsmBaseOperator):
         """
         from airflow.providers.common.compat import sdk
 
-        parse = self.option_parsers["destination"]
-        url = str(parse("destination", self.destination))
+        url = str(self.options()["destination"])
         try:
             path = sdk.ObjectStoragePath(url)
             _ = path.fs  # created once, before threads share it
@@ -133,12 +133,13 @@ class FsmExportOperator(FsmObjectStorageOperator):
         context: Context,
         schema: Schema,
         list_records: Callable[[], Listing],
-        encode_records: Callable[[Listing, Encoder], Iterator[EncodedRecord]],
+        encode_records: Callable[[Encoder, Listing], Iterator[EncodedRecord]],
     ) -> ExportResult:
         """Write a listing to the file.
 
         :param list_records: begins to list the records; it is called again for a second reading.
-        :param encode_records: makes rows of the records of a listing, and encodes them.
+        :param encode_records: makes rows of the records of a listing, and has each record's rows
+            encoded.
         """
         from fsm_provider.storage import AtomicFiles, report, uri_for_records
         from fsm_provider.transfers.export import format_for, read_completely
@@ -148,9 +149,7 @@ class FsmExportOperator(FsmObjectStorageOperator):
         encode, write = format_for(_format_of(path.name), schema, quote_formulas=quote_formulas)
         with (
             AtomicFiles(path.parent, context, part=path.name) as files,
-            read_completely(
-                list_records, lambda listing: encode_records(listing, encode)
-            ) as buffer,
+            read_completely(list_records, partial(encode_records, encode)) as buffer,
             files.open(path.name) as file,
         ):
             write(file, buffer.chunks())

@@ -14,7 +14,9 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from importlib.util import find_spec
+from itertools import chain, product
 from operator import attrgetter, itemgetter
 from typing import Any, BinaryIO, NamedTuple, get_args
 
@@ -112,19 +114,19 @@ class Schema:
         self._usual_values = _UsualValues(columns)
 
     def row(self, record: Record) -> Row:
-        values = self._usual_values.of(record)
+        values = self._usual_values.read(record)
         if values is not None:
             return [*values, None]
         fitting: dict[str, int | str] = {}
         others: dict[str, Any] = {}
-        self._sort(record, "", fitting, others)
+        self._distribute(record, "", fitting, others)
         extra = None
         if others:
             in_order = dict(sorted(others.items()))
             extra = to_json(in_order, by_alias=True, inf_nan_mode="null").decode()
         return [*map(fitting.get, self._parsers), extra]
 
-    def _sort(
+    def _distribute(
         self, record: Record, prefix: str, fitting: dict[str, int | str], others: dict[str, Any]
     ) -> None:
         """Put each value of a record into ``fitting``, by its column, or into ``others``."""
@@ -134,7 +136,7 @@ class Schema:
             if value is None or column == self._without:
                 continue
             if isinstance(value, Record):
-                self._sort(value, f"{column}_", fitting, others)
+                self._distribute(value, f"{column}_", fitting, others)
                 continue
             try:
                 fitting[column] = self._parsers[column](value)
@@ -153,26 +155,22 @@ class _UsualValues:
 
     def __init__(self, columns: list[Column]) -> None:
         self._values = attrgetter(*[column.path for column in columns])
-        paths_of_objects = sorted({column.path.rpartition(".")[0] for column in columns})
-        extras = [f"{path}.__pydantic_extra__".lstrip(".") for path in paths_of_objects]
-        self._extras = attrgetter(*extras)
-        text_positions = []
-        self._others: list[tuple[int, Callable[[Any], int | str]]] = []
-        for position, column in enumerate(columns):
-            if column.kind == "text":
-                text_positions.append(position)
-            else:
-                self._others.append((position, _PARSERS[column.kind]))
-        self._texts = itemgetter(*text_positions)
+        objects = {column.path.rpartition(".")[0] for column in columns}
+        self._extras = attrgetter(*[f"{path}.__pydantic_extra__".lstrip(".") for path in objects])
+        kinds = [column.kind for column in columns]
+        self._texts = itemgetter(*[index for index, kind in enumerate(kinds) if kind == "text"])
+        self._parsers = {
+            index: _PARSERS[kind] for index, kind in enumerate(kinds) if kind != "text"
+        }
 
-    def of(self, record: Record) -> Row | None:
+    def read(self, record: Record) -> Row | None:
         """Return a record's values by column; None if one does not fit, or has no column."""
         try:
             values = list(self._values(record))
             extras = self._extras(record)
-            for position, parse in self._others:
-                if values[position] is not None:
-                    values[position] = parse(values[position])
+            for index, parse in self._parsers.items():
+                if values[index] is not None:
+                    values[index] = parse(values[index])
         except (AttributeError, TypeError, OverflowError):
             return None
         for text in self._texts(values):
@@ -197,11 +195,9 @@ def _type_for(field: FieldInfo) -> Any:
     X may be annotated.
     """
     kind: Any = field.annotation
-    while True:
-        alternatives = get_args(kind)
-        if not alternatives:
-            return kind
-        kind = alternatives[0]
+    while get_args(kind):
+        kind = get_args(kind)[0]
+    return kind
 
 
 class EncodedRecord(NamedTuple):
@@ -234,10 +230,9 @@ def encode_asset_fields(
     """Encode each record, with a row for each value in each use; a field may have several."""
     for field in fields:
         rows = []
-        for value in _elements(field.values):
-            for use in _elements(field.used_by):
-                with_one_value = field.model_copy(update={"values": value, "used_by": use})
-                rows.append(schema.row(with_one_value))
+        for value, use in product(_elements(field.values), _elements(field.used_by)):
+            with_one_value = field.model_copy(update={"values": value, "used_by": use})
+            rows.append(schema.row(with_one_value))
         content = encode(rows)
         digest = int.from_bytes(hashlib.sha256(content).digest()[:8]) >> 1
         yield EncodedRecord(digest, field.dynamic_field_id, "", len(rows), content)
@@ -271,7 +266,7 @@ class SortBuffer:
     def fill(self, records: Iterable[EncodedRecord]) -> None:
         self._database.execute("BEGIN")
         try:
-            with _rare_collections():
+            with _rare_garbage_collections():
                 self._database.executemany(_ADD, _logging_progress(records))
         except OverflowError:
             raise FsmResponseError(
@@ -290,7 +285,7 @@ class SortBuffer:
 
         A chunk never splits a record.
         """
-        chunk: list[bytes] = []
+        chunk = []
         size = 0
         query = "SELECT row_count, content FROM records ORDER BY sort_key, id"
         for row_count, content in self._database.execute(query):
@@ -306,7 +301,7 @@ class SortBuffer:
 
 
 @contextmanager
-def _rare_collections() -> Iterator[None]:
+def _rare_garbage_collections() -> Iterator[None]:
     """Let Python collect garbage rarely: else each page's records, without cycles, start it.
 
     An export of 40,000 forms takes 0.91 s of a task's process; without this it would take 1.15 s.
@@ -343,19 +338,17 @@ def read_completely(
     logger.info("The listing is read once more: %s", mismatch)
     with closing(SortBuffer()) as buffer:
         mismatch = _read(list_records(), encode, buffer)
-        if mismatch is None:
-            yield buffer
-            return
-        if buffer.digest_of_identifiers() != identifiers:
-            raise FsmResponseError(
-                "nothing is exported: two readings of the listing differ from each other and from "
-                f"the service's totals. {mismatch}. Retry when fewer records are changing"
+        if mismatch is not None:
+            if buffer.digest_of_identifiers() != identifiers:
+                raise FsmResponseError(
+                    "nothing is exported: two readings of the listing differ from each other and "
+                    f"from the service's totals. {mismatch}. Retry when fewer records are changing"
+                )
+            logger.warning(
+                "Two readings of the listing gave the same records, which are exported: "
+                "the service's meta.totalRecords seems to count something else (%s)",
+                mismatch,
             )
-        logger.warning(
-            "Two readings of the listing gave the same records, which are exported: "
-            "the service's meta.totalRecords seems to count something else (%s)",
-            mismatch,
-        )
         yield buffer
 
 
@@ -382,7 +375,7 @@ def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> tuple[Enco
             "destination: a .parquet file needs pyarrow: install airflow-provider-fsm[parquet], "
             "or choose .jsonl or .csv"
         )
-    return _parquet_format(schema)
+    return _encode_cells, partial(_write_parquet, schema)
 
 
 def _write_text(file: BinaryIO, chunks: Iterable[list[bytes]]) -> None:
@@ -429,19 +422,9 @@ def _quote_formulas(row: Row) -> Row:
     return quoted
 
 
-def _parquet_format(schema: Schema) -> tuple[Encoder, Writer]:
-    def write(file: BinaryIO, chunks: Iterable[list[bytes]]) -> None:
-        _write_parquet(file, schema, chunks)
-
-    return _encode_cells, write
-
-
 def _encode_cells(rows: list[Row]) -> bytes:
     """Encode the cells of rows, one after the other."""
-    cells: Row = []
-    for row in rows:
-        cells.extend(row)
-    return to_json(cells)
+    return to_json(list(chain.from_iterable(rows)))
 
 
 def _decode_cells(chunk: list[bytes]) -> Row:
@@ -451,7 +434,7 @@ def _decode_cells(chunk: list[bytes]) -> Row:
     return cells
 
 
-def _write_parquet(file: BinaryIO, schema: Schema, chunks: Iterable[list[bytes]]) -> None:
+def _write_parquet(schema: Schema, file: BinaryIO, chunks: Iterable[list[bytes]]) -> None:
     """Write each chunk as a row group."""
     import pyarrow  # type: ignore[import-untyped]
     from pyarrow import parquet

@@ -19,14 +19,18 @@ from fsm_provider.operators.base import (
     bad_arguments_refused,
     is_literal,
 )
-from fsm_provider.transfers.base import MAX_PAGES, FsmExportOperator, FsmObjectStorageOperator
+from fsm_provider.transfers.base import (
+    MAX_PAGES,
+    ExportResult,
+    FsmExportOperator,
+    FsmObjectStorageOperator,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
     from fsm_provider.api.listing import Listing
     from fsm_provider.api.models import Form
-    from fsm_provider.transfers.base import ExportResult
     from fsm_provider.transfers.export import EncodedRecord, Encoder
     from fsm_provider.transfers.pdfs import PdfTransfer
 
@@ -138,9 +142,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
 
 
 def _parse_optional_time(name: str, value: Any) -> datetime | None:
-    if value is None:
-        return None
-    return validation.parse_time(name, value)
+    return None if value is None else validation.parse_time(name, value)
 
 
 class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
@@ -220,7 +222,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
                 self.form_filter(), self.query_params, max_pages=MAX_PAGES
             )
 
-        def encode_listed(listing: Listing, encode: Encoder) -> Iterator[EncodedRecord]:
+        def encode_listed(encode: Encoder, listing: Listing) -> Iterator[EncodedRecord]:
             return encode_forms(self._forms(listing, created_before), schema, encode)
 
         return self.export(context, schema, list_forms, encode_listed)
@@ -228,12 +230,9 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     def _forms(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
         """Yield the forms that match the filters and were created before the window's end."""
         for form in chain.from_iterable(matching_forms(listing, self.form_filter())):
-            created = form.created_on_date_time
-            if created_before is None or not isinstance(created, datetime):
-                is_in_window = True
-            else:
-                is_in_window = created < created_before
-            if is_in_window:
+            created: Any = form.created_on_date_time
+            has_time = isinstance(created, datetime)
+            if created_before is None or not has_time or created < created_before:
                 yield form
 
     def _check_window(self, *, literals_only: bool = False) -> datetime | None:
@@ -244,8 +243,6 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         options = self.options(literals_only=literals_only)
         before: datetime | None = options.get("created_before")
         since: Any = self.form_filter(literals_only=literals_only).created_since
-        if before is None or since is None:
-            return before
-        if before <= since:
+        if before is not None and since is not None and before <= since:
             raise FsmInputError(f"created_before: {before} is not after created_since: {since}")
         return before

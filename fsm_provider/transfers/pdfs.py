@@ -13,7 +13,16 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, get_args
 from urllib.parse import quote
 
-from fsm_provider.api import errors
+from fsm_provider.api.errors import (
+    FsmApiError,
+    FsmDownloadTimeoutError,
+    FsmError,
+    FsmInputError,
+    FsmNotPdfError,
+    FsmPdfError,
+    FsmPdfUrlError,
+    FsmStorageError,
+)
 from fsm_provider.api.forms import FormFilter, job_id_from, parse_forms
 from fsm_provider.api.models import Form
 from fsm_provider.api.retry import REPEATABLE
@@ -52,7 +61,7 @@ class _Item:
     outcome: Outcome = "not_tried"
     name: str | None = None
     size: int = 0
-    error: errors.FsmError | None = None
+    error: FsmError | None = None
 
     def succeed(self, outcome: Literal["stored", "skipped"], name: str, size: int) -> None:
         self.outcome = outcome
@@ -60,16 +69,16 @@ class _Item:
         self.size = size
         self.error = None
 
-    def fail(self, error: errors.FsmError) -> None:
+    def fail(self, error: FsmError) -> None:
         self.outcome = "failed"
         self.error = error
 
     @property
     def needs_lookup(self) -> bool:
         """Whether its URL may be the cause: missing, expired or refused."""
-        if isinstance(self.error, errors.FsmPdfUrlError | errors.FsmNotPdfError):
+        if isinstance(self.error, FsmPdfUrlError | FsmNotPdfError):
             return True
-        return isinstance(self.error, errors.FsmApiError) and not isinstance(self.error, REPEATABLE)
+        return isinstance(self.error, FsmApiError) and not isinstance(self.error, REPEATABLE)
 
     def log(self) -> None:
         if self.error:
@@ -89,7 +98,7 @@ class PdfTransfer:
 
     :param forms: references to forms, records of forms, or bare identifiers.
     :param limits: for each PDF.
-    :raises errors.FsmInputError: naming the first of ``forms`` that is not a form.
+    :raises FsmInputError: naming the first of ``forms`` that is not a form.
     """
 
     def __init__(
@@ -142,7 +151,7 @@ class PdfTransfer:
     def fail(self) -> NoReturn:
         """Fail the task with the errors, for a retry where that could store what is missing."""
         failures = []
-        passing_error: errors.FsmError | None = None
+        passing_error = None
         for index, item in enumerate(self._items):
             if item.error is None:
                 continue
@@ -180,18 +189,18 @@ class PdfTransfer:
 
     def _store_all(self, items: list[_Item]) -> None:
         """Store the files of items, several at once, and each file once."""
-        items_by_name: dict[str, list[_Item]] = defaultdict(list)
+        items_by_name = defaultdict(list)
         for item in items:
             try:
                 items_by_name[path_for(item.form)].append(item)
-            except errors.FsmPdfUrlError as error:
+            except FsmPdfUrlError as error:
                 item.fail(error)
         stored_before = self._stored_before(items_by_name)
         with ThreadPoolExecutor(self._concurrency, thread_name_prefix="fsm-pdf") as pool:
             try:
                 futures = [
-                    pool.submit(self._store, name, items_of_file, name in stored_before)
-                    for name, items_of_file in items_by_name.items()
+                    pool.submit(self._store, name, its_items, name in stored_before)
+                    for name, its_items in items_by_name.items()
                 ]
                 for future in futures:
                     future.result()
@@ -208,30 +217,25 @@ class PdfTransfer:
         parent = folder / posixpath.commonpath([posixpath.dirname(name) for name in names])
         file_system.invalidate_cache()  # others write there too
         paths = set(file_system.find(parent.path))
-        stored = set()
-        for name in names:
-            if file_system._strip_protocol((folder / name).path) in paths:
-                stored.add(name)
-        return stored
+        strip = file_system._strip_protocol
+        return {name for name in names if strip((folder / name).path) in paths}
 
     def _store(self, name: str, items: list[_Item], is_stored: bool) -> None:
         """Store a file, unless it is stored, and set the outcome of its items."""
         if self._stopping.is_set():
             return
-        error: errors.FsmError | None = None
+        error = None
         size = 0
         try:
             if not is_stored:
                 size = self._fetch(name, _form_with_url(items))
         except _StoppedError:
             return
-        except errors.FsmError as failure:
+        except FsmError as failure:
             error = failure
         except Exception as failure:  # noqa: BLE001 - each storage's library has errors of its own
-            form_id = items[0].form.id
-            error = errors.FsmStorageError(
-                f"form {form_id}: {name}: {type(failure).__name__}: {failure}"
-            )
+            text = f"form {items[0].form.id}: {name}: {type(failure).__name__}: {failure}"
+            error = FsmStorageError(text)
         for item in items:
             if error:
                 item.fail(error)
@@ -255,10 +259,9 @@ class PdfTransfer:
                 raise _StoppedError
             yield chunk
 
-    def _count_failure(self, error: errors.FsmError | None) -> None:
+    def _count_failure(self, error: FsmError | None) -> None:
         """Stop after many transient failures in a row."""
-        is_transient = isinstance(error, REPEATABLE | errors.FsmDownloadTimeoutError)
-        if not is_transient:
+        if not isinstance(error, REPEATABLE | FsmDownloadTimeoutError):
             self._failures_in_a_row = 0
             return
         self._failures_in_a_row += 1
@@ -270,27 +273,27 @@ class PdfTransfer:
         """Look items up in the listing; return those that are there, with their current records."""
         wanted = _narrowest([item.form for item in items])
         logger.info("Looking up %s in the listing (%s)", pluralize(len(items), "form"), wanted)
-        missing: dict[int, list[_Item]] = defaultdict(list)
+        not_listed = defaultdict(list)
         for item in items:
-            missing[item.form.id].append(item)
-        failure: errors.FsmError | None = None
+            not_listed[item.form.id].append(item)
+        failure = None
         try:
             for form in self._hook.list_forms(**wanted.as_dict()):
-                for item in missing.pop(form.id, []):
+                for item in not_listed.pop(form.id, []):
                     item.form = form
-                if not missing:
+                if not not_listed:
                     break
         except _StoppedError:
             return []
-        except errors.FsmError as error:
+        except FsmError as error:
             failure = error
         listed = []
         for item in items:
-            if item.form.id not in missing:
+            if item.form.id not in not_listed:
                 listed.append(item)
                 continue
             absent = f"form {item.form.id} is not in the listing ({wanted})"
-            item.fail(failure or errors.FsmPdfError(absent))
+            item.fail(failure or FsmPdfError(absent))
             item.log()
         return listed
 
@@ -315,13 +318,11 @@ def _form_with_url(items: list[_Item]) -> Form:
 def path_for(form: Form) -> str:
     """Return the path of a form's PDF, another one for each version; values are percent-encoded.
 
-    :raises errors.FsmPdfUrlError: for a form without a readable version.
+    :raises FsmPdfUrlError: for a form without a readable version.
     """
     updated = _utc(form.last_updated_on_date_time)
     if updated is None:
-        raise errors.FsmPdfUrlError(
-            f"form {form.id}: its record has no readable lastUpdatedOnDateTime"
-        )
+        raise FsmPdfUrlError(f"form {form.id}: its record has no readable lastUpdatedOnDateTime")
     property_id = _in_path(form.property_id)
     job_id = _in_path(job_id_from(form))
     return f"property={property_id}/job={job_id}/form={form.id}/v={updated:%Y-%m-%dT%H%M%S.%fZ}.pdf"
@@ -369,5 +370,5 @@ def _common_identifier(values: list[Any]) -> int | str | None:
         return None
     try:
         return parse_identifier("", first)
-    except errors.FsmInputError:
+    except FsmInputError:
         return None

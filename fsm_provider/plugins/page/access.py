@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -62,11 +63,10 @@ def dags_allowed(method: Any, user: Any, dag_ids: Iterable[str | None]) -> set[s
         team_names = DagModel.get_dag_id_to_team_name_mapping(list(details))
         for dag_id, team_name in team_names.items():
             details[dag_id].team_name = team_name
-    is_authorized = get_auth_manager().is_authorized_dag
-    allowed = set()
-    for dag_id, its_details in details.items():
-        if is_authorized(
-            method=method, access_entity=TASK_INSTANCES, details=its_details, user=user
-        ):
-            allowed.add(dag_id)
-    return allowed
+    is_authorized = partial(
+        get_auth_manager().is_authorized_dag,
+        method=method,
+        access_entity=TASK_INSTANCES,
+        user=user,
+    )
+    return {dag_id for dag_id in details if is_authorized(details=details[dag_id])}

@@ -3,7 +3,7 @@
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -24,12 +24,12 @@ from fsm_provider.api.settings import Settings
 from fsm_provider.api.validation import parse_count, parse_past
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.plugins.page.access import MAY_EDIT, MAY_LOOK, dags_allowed, take_cookie
-from fsm_provider.plugins.webhooks.events import deliveries
-from fsm_provider.polling import admin as assets_desk
+from fsm_provider.plugins.webhooks.events import count_deliveries
+from fsm_provider.polling import admin as asset_admin
 from fsm_provider.polling.admin import AssetStatus
 from fsm_provider.polling.polls import time_of
 from fsm_provider.user_errors import text_of
-from fsm_provider.writes import admin as ledger_desk
+from fsm_provider.writes import admin as ledger_admin
 from fsm_provider.writes.admin import UNCERTAIN, Settlement
 from fsm_provider.writes.ledger import LedgerEntry
 
@@ -62,7 +62,7 @@ class LedgerSection:
     :param done: how many writes are done, for each of the days that are shown.
     :param other: how many are uncertain or on their way.
     :param may_edit: the DAGs whose writes the user may settle.
-    :param among: among which entries all this was looked for.
+    :param among: ends the sentence that there are none: among which entries, if not among all.
     :param web: scheme and host of the service's own page.
     """
 
@@ -108,17 +108,18 @@ def settle_write(
     job_id: Text = "",
 ) -> Response:
     try:
-        key = unquote(key)  # a browser would change the line ends of a plain one
-        with ledger_desk.open_ledgers(conn_id) as ledgers:
-            entry = ledger_desk.find_as_seen(ledgers, key, owner)
-            if not dags_allowed("PUT", user, [dag_of(entry[1])]):
+        key = unquote(key)  # the form has it quoted: a browser changes the line ends of a plain one
+        with ledger_admin.open_ledgers(conn_id) as ledgers:
+            entry_in_ledger = ledger_admin.find_as_seen(ledgers, key, owner)
+            _, entry = entry_in_ledger
+            if not dags_allowed("PUT", user, [dag_of(entry)]):
                 raise HTTPException(403)
             result_id = parse_count("id", job_id) if job_id else None
             settlement = Settlement.does_not_exist()
             if is_made:
                 settlement = Settlement.exists(result_id)
-            ledger_desk.settle(ledgers, entry, settlement, user.get_name(), why)
-    except Exception as error:  # noqa: BLE001 - what is a defect is raised again
+            ledger_admin.settle(ledgers, entry_in_ledger, settlement, user.get_name(), why)
+    except Exception as error:  # noqa: BLE001 - the 403 and what is a defect are raised again
         return render(user, conn_id, refused=text_for_user(error))
     return lead_back(conn_id)
 
@@ -126,12 +127,12 @@ def settle_write(
 @app.post("/begin", dependencies=MAY_EDIT)
 def begin_anew(user: GetUserDep, conn_id: Text, asset_id: Number, since: Text) -> Response:
     try:
-        assets = assets_desk.watched_assets(fsm_conn_id=conn_id)
+        assets = asset_admin.watched_assets(fsm_conn_id=conn_id)
         asset = next((asset for asset in assets if asset.asset_id == asset_id), None)
         if asset is None or not may_begin(user, asset):
             raise HTTPException(403)
-        assets_desk.begin_anew(asset, parse_past("since", since))
-    except Exception as error:  # noqa: BLE001 - what is a defect is raised again
+        asset_admin.begin_anew(asset, parse_past("since", since))
+    except Exception as error:  # noqa: BLE001 - the 403 and what is a defect are raised again
         return render(user, conn_id, refused=text_for_user(error))
     return lead_back(conn_id)
 
@@ -144,22 +145,19 @@ def render(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
     """Return the page, with why something was refused. A section that cannot be read says so."""
     settings = read_settings(conn_id)
     days = days_shown()
-
-    def count_by_day(counts: Mapping[str, int]) -> list[int]:
-        return [counts.get(label, 0) for label in days.values()]
-
+    labels = list(days.values())
     nonce = secrets.token_urlsafe(16)
     html = TEMPLATE.render(
         conn_id=conn_id,
         q=q,
         refused=refused,
-        days=list(days.values()),
-        by_day=count_by_day,
+        days=labels,
+        by_day=lambda counts: [counts.get(label, 0) for label in labels],
         nonce=nonce,
         ledger=or_none(lambda: read_ledger(user, conn_id, settings, q, list(days))),
         assets=or_none(lambda: read_assets(user, conn_id)),
-        endpoints=or_none(lambda: deliveries(conn_id)),
-        at=time_of,
+        deliveries=or_none(lambda: count_deliveries(conn_id)),
+        time_of=time_of,
     )
     headers = {
         "Content-Security-Policy": POLICY.format(nonce),
@@ -189,7 +187,7 @@ def read_ledger(
 ) -> LedgerSection:
     found: list[LedgerEntry] = []
     try:
-        with ledger_desk.open_ledgers(conn_id, NEWEST) as ledgers:
+        with ledger_admin.open_ledgers(conn_id, NEWEST) as ledgers:
             uncertain = [entry for _, entry in ledgers.entries(UNCERTAIN, latest=MAX_ROWS)]
             if q:
                 found = [entry for _, entry in ledgers.entries(text=q, latest=MAX_ROWS)]
@@ -219,7 +217,7 @@ def newest_first(entries: Sequence[LedgerEntry], dag_ids: set[str]) -> list[Ledg
 def dag_of(entry: LedgerEntry) -> str | None:
     """Return the id of the DAG that sent a write; None for a DAG of another Airflow.
 
-    This Airflow does not know who may see that.
+    This Airflow does not know who may see a DAG of another one.
     """
     our_name = conf.get("fsm", "airflow_name", fallback="")
     if entry.sent_by.airflow in ("", our_name):
@@ -229,7 +227,7 @@ def dag_of(entry: LedgerEntry) -> str | None:
 
 def read_assets(user: Any, conn_id: str) -> list[tuple[AssetStatus, bool]]:
     """Return the connection's assets, each with whether the user may set its watermark."""
-    assets = assets_desk.watched_assets(fsm_conn_id=conn_id)
+    assets = asset_admin.watched_assets(fsm_conn_id=conn_id)
     return [(asset, may_begin(user, asset)) for asset in assets]
 
 

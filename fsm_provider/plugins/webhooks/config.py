@@ -7,6 +7,7 @@ import logging
 import math
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -89,19 +90,19 @@ def _read_routes() -> Routes:
     if not endpoints:
         return {}
     registrations = _registrations_by_route()
-    routes: Routes = {}
-    for route, endpoint in endpoints.items():
-        routes[route] = _read_route(route, endpoint, registrations.get(route, []))
-    return routes
+    return {
+        route: _read_route(route, endpoint, registrations[route])
+        for route, endpoint in endpoints.items()
+    }
 
 
-def _registrations_by_route() -> dict[str, list[Registration]]:
-    by_route: dict[str, list[Registration]] = {}
+def _registrations_by_route() -> defaultdict[str, list[Registration]]:
+    by_route = defaultdict(list)
     for text in variables_in_server(REGISTRATION_PREFIX):
         registration = _parse_variable(text)
         if isinstance(registration, dict):
             route = str(registration.get("for"))  # input: whoever may write Variables wrote it
-            by_route.setdefault(route, []).append(registration)
+            by_route[route].append(registration)
     return by_route
 
 
@@ -142,7 +143,7 @@ def _usable_values(
     set_by_hand = _parse_variable(read_variable_in_server(variable) or "[]")
     if not isinstance(set_by_hand, list):
         set_by_hand = [set_by_hand]
-    values = [*set_by_hand, *registered]
+    values = set_by_hand + registered
     texts = [value.strip() for value in values if isinstance(value, str)]
     usable = [text for text in texts if is_usable(text)]
     refused = len(values) - len(usable)
@@ -155,9 +156,8 @@ def _usable_values(
 
 
 def _parse_variable(text: str) -> Any:
-    """Parse a JSON object or list; other text is a value itself; None if it is neither."""
-    begins_as_json = text.lstrip().startswith(("{", "["))
-    if not begins_as_json:
+    """Parse a JSON object or list; None if it is malformed. Other text is returned as it is."""
+    if not text.lstrip().startswith(("{", "[")):
         return text
     try:
         return json.loads(text)

@@ -37,6 +37,11 @@ class DeliveryCounts(NamedTuple):
     accepted: int | None
     refused: Counter[str]
 
+    @property
+    def has_asset(self) -> bool:
+        """Whether a DAG uses the route's asset."""
+        return self.accepted is not None
+
 
 def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> DeliveryOutcome:
     """Record a delivery, unless it repeats one of the last 24 hours; return once it is stored.
@@ -113,7 +118,7 @@ def _register_event(session: Session, asset: AssetModel, extra: dict[str, Any]) 
     return True
 
 
-def deliveries(fsm_conn_id: str) -> list[DeliveryCounts]:
+def count_deliveries(fsm_conn_id: str) -> list[DeliveryCounts]:
     """Count the deliveries on a connection's routes, and the refused ones on unknown routes.
 
     Routes whose asset no DAG uses are left out, unless this process has refused deliveries there.
@@ -122,9 +127,10 @@ def deliveries(fsm_conn_id: str) -> list[DeliveryCounts]:
     from airflow.utils.session import create_session
     from sqlalchemy import and_, func, select
 
-    uris: dict[str, str] = {}
-    for watched in get_args(WebhookObject):
-        uris[f"{fsm_conn_id}/{watched}"] = uri_for_records(fsm_conn_id, watched)
+    uris = {
+        f"{fsm_conn_id}/{watched}": uri_for_records(fsm_conn_id, watched)
+        for watched in get_args(WebhookObject)
+    }
     a_day_ago = datetime.now(UTC) - timedelta(days=1)
     is_recent_event = and_(AssetEvent.asset_id == AssetModel.id, AssetEvent.timestamp >= a_day_ago)
     query = (
@@ -134,9 +140,9 @@ def deliveries(fsm_conn_id: str) -> list[DeliveryCounts]:
         .group_by(AssetModel.uri)
     )
     with create_session() as session:
-        accepted_by_uri: dict[str, int] = dict(iter(session.execute(query)))
-    counts = []
-    for route, uri in uris.items():
-        counts.append(DeliveryCounts(route, accepted_by_uri.get(uri), REFUSED[route]))
+        accepted = dict(session.execute(query).all())
+    counts = [
+        DeliveryCounts(route, accepted.get(uri), REFUSED[route]) for route, uri in uris.items()
+    ]
     counts.append(DeliveryCounts(UNKNOWN_ROUTE, None, REFUSED[UNKNOWN_ROUTE]))
-    return [count for count in counts if count.accepted is not None or count.refused]
+    return [count for count in counts if count.has_asset or count.refused]

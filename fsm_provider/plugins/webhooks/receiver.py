@@ -11,11 +11,11 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.plugins.webhooks import URL_PREFIX
@@ -30,13 +30,12 @@ from fsm_provider.plugins.webhooks.settings import HIDDEN
 from fsm_provider.plugins.webhooks.signature import DeliveryRefusedError, is_any_of, verify
 from fsm_provider.storage import uri_for_records
 
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
 logger: logging.Logger = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 RawHeaders = list[tuple[bytes, bytes]]
 
 MAX_BODY = 1024 * 1024
@@ -115,8 +114,8 @@ class Receiver:
         config = routes.get(route)
         # Compare also where the route is unknown, so that the time does not reveal that it is.
         path_tokens = [""] if config is None else config.path_tokens
-        is_known_token = is_any_of(path_token, path_tokens)
-        if config is None or not is_known_token:
+        is_token_known = is_any_of(path_token, path_tokens)
+        if config is None or not is_token_known:
             raise DeliveryRefusedError("path", 404)
         return config
 
@@ -178,7 +177,7 @@ def _verify_and_record(
     """
     decoded = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
     delivery = verify(config.endpoint, config.signing_secrets, decoded, body, now=time.time())
-    extra: dict[str, Any] = _hints_in(body)
+    extra = _hints_in(body)
     extra["received_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
     if config.endpoint.keep_body:
         # As text, which every database and page of Airflow takes, whatever JSON it is.
@@ -193,7 +192,7 @@ async def _read_body(receive: Receive) -> bytes:
     try:
         async with asyncio.timeout(BODY_SECONDS):
             while True:
-                message: Message = await receive()
+                message = await receive()
                 if message["type"] == "http.disconnect":
                     raise DeliveryRefusedError("disconnected", 400)
                 body += message.get("body", b"")
@@ -206,7 +205,7 @@ async def _read_body(receive: Receive) -> bytes:
 
 
 def _hints_in(body: bytes) -> dict[str, Any]:
-    """Return type and identifier where the payload has them.
+    """Return the ``type`` and ``id`` of a payload, as far as it has them; the ``id`` of its data.
 
     Section 6 of the service's specification does not show the payload's format.
     """
@@ -216,11 +215,10 @@ def _hints_in(body: bytes) -> dict[str, Any]:
         return {}
     if not isinstance(payload, dict):
         return {}
+    hints = {"type": payload.get("type"), "id": payload.get("id")}
     data = payload.get("data")
-    identifier = payload.get("id")
-    if isinstance(data, dict):
-        identifier = data.get("id", identifier)
-    hints = {"type": payload.get("type"), "id": identifier}
+    if isinstance(data, dict) and "id" in data:
+        hints["id"] = data["id"]
     return {name: value for name, value in hints.items() if _is_hint(value)}
 
 
@@ -242,14 +240,14 @@ def _count(outcome: str, route: str, reason: str | None = None) -> None:
 
 
 async def _respond(send: Send, status: int) -> None:
-    accepted = status == 200
-    body = json.dumps({"accepted": accepted}).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    is_accepted = status == 200
+    body = json.dumps({"accepted": is_accepted}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     if status == 405:
         headers.append((b"allow", b"POST"))
     if status == 503:
         headers.append((b"retry-after", b"1"))
-    if not accepted:
+    if not is_accepted:
         # Closing the connection ends a body that nobody reads.
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -115,8 +115,7 @@ class ReceiverSettings(_Model):
         for route in value:
             fsm_conn_id, _, watched = route.rpartition("/")
             is_connection = re.fullmatch(r"[\w.-]+", fsm_conn_id)
-            is_object = watched in get_args(WebhookObject)
-            if not is_connection or not is_object:
+            if not is_connection or watched not in get_args(WebhookObject):
                 raise ValueError(
                     f"{route!r} is not <connection>/<object>, e.g. fsm_default/jobs, with letters, "
                     "digits, _, . and - in the connection's name"

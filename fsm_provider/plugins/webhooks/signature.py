@@ -119,7 +119,8 @@ def _read_standard_webhook(headers: Headers, body: bytes) -> _SignedDelivery:
 
 def _read_hmac(endpoint: WebhookEndpoint, headers: Headers, body: bytes) -> _SignedDelivery:
     """Read the endpoint's header: signatures, and maybe a time, separated by blanks or commas."""
-    parts = _only_value(headers, endpoint.header or "").replace(",", " ").split()
+    header = endpoint.header or ""  # "" cannot be: the settings need it of an hmac
+    parts = _only_value(headers, header).replace(",", " ").split()
     timestamp = None
     signed = body
     if endpoint.timestamp_prefix:

@@ -374,7 +374,7 @@ class TestList:
         assert found["property_id"] == "7"
         assert found["reference"] == "PM-7"
         assert "no complete response arrived" in found["error"]
-        assert found["by"]["run_id"] == "run"
+        assert found["sent_by"]["run_id"] == "run"
 
     def test_what_is_of_another_service_is_not_there(self, service, store, run, connect):
         leave_uncertain(service, store, create_job())
@@ -448,7 +448,7 @@ class TestInAirflow:
 
         code, output, _ = run("list", "--uncertain", "--json")
         (entry,) = json.loads(output)
-        assert (code, entry["by"]["run_id"]) == (0, "run")
+        assert (code, entry["sent_by"]["run_id"]) == (0, "run")
         reason = "its task is up_for_retry: wait until it has ended"
         assert run(*settle) == (1, "", f"'PM-7' was not settled: {reason}\n")
         store.set_state("failed")
