@@ -103,17 +103,19 @@ class ApiRequest:
 
     @property
     def content(self) -> list[Any]:
-        """All that the service gets, as JSON values: equal for requests that ask the same."""
+        """All that the service gets, as JSON values: equal for requests that ask the same.
+
+        The order of parameters with different names says nothing; nor does that of fields.
+        """
+        query = sorted(self.query.split("&"), key=lambda pair: pair.partition("=")[0])
         body = None if self.body is None else self.body.decode()
-        return [self.method, self.path, self.query, body, dict(self.headers)]
+        return [self.method, self.path, query, body, dict(self.headers)]
 
 
 def write_query(params: Mapping[str, Any] | None) -> str:
-    """Write query parameters, in the order of their names; those that are None are left out."""
+    """Write query parameters in their order; those that are None are left out."""
     checked = parse_params("params", params)
-    pairs = [
-        (name, checked[name]) for name in sorted(checked, key=str) if checked[name] is not None
-    ]
+    pairs = [(name, value) for name, value in checked.items() if value is not None]
     try:
         return urlencode(pairs, doseq=True)
     except (TypeError, ValueError) as error:
