@@ -69,6 +69,6 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     for dag_id, label in _LABELS.items():
         seconds = values_of(rounds, "airflow", dag_id)
         times_limit = [value / limit for value in seconds]
-        what = f"{label} / (jobs x latency / at once)"
-        table.append(Row(section, what, "x", times_limit, _GOALS[dag_id]))
+        ratio = f"{label} / (jobs x latency / at once)"
+        table.append(Row(section, ratio, "x", times_limit, _GOALS[dag_id]))
     return table

@@ -256,8 +256,8 @@ def _rows_of_cpu(rounds: Sequence[Round], pages: int, format: str, shuffled: boo
             continue
         ours = values_of(rounds, _key(_OURS, pages, format, shuffled), "cpu")
         theirs = values_of(rounds, _key(other, pages, format, shuffled), "cpu")
-        what = f"{_OURS} / {other}, CPU"
-        table.append(Row(section, what, "x", ratios(ours, theirs), goal))
+        label = f"{_OURS} / {other}, CPU"
+        table.append(Row(section, label, "x", ratios(ours, theirs), goal))
     return table
 
 

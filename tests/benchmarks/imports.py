@@ -46,11 +46,11 @@ def measure(module: str) -> float:
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     section = "import over airflow.sdk"
     slowest = [max(measured[module] for module in _IN_DAG_FILES) for measured in rounds]
-    what = f"the slowest of {len(_IN_DAG_FILES)} modules of operators, sensors and triggers"
+    label = f"the slowest of {len(_IN_DAG_FILES)} modules of operators, sensors and triggers"
     hook = values_of(rounds, _HOOK)
     peer = values_of(rounds, _PEER)
     return [
-        Row(section, what, "ms", slowest, Goal(at_most=10)),
+        Row(section, label, "ms", slowest, Goal(at_most=10)),
         Row(section, _HOOK, "ms", hook, Goal(at_most=50)),
         Row(section, f"{_HOOK} / {_PEER}", "x", ratios(hook, peer)),
     ]

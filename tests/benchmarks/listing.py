@@ -65,8 +65,8 @@ def list_pages(service: Service, client: str, first: int, stop: int) -> None:
         total += form["id"] if isinstance(form, dict) else form.id
     are_all = count == (stop - first) * pages.FORMS_PER_PAGE
     if not are_all or total != pages.sum_of_form_ids(first, stop):
-        what = f"{count} forms with the sum {total}, pages {first} to {stop}"
-        raise BenchmarkError(f"{client}: {what}")
+        listed = f"{count} forms with the sum {total}, pages {first} to {stop}"
+        raise BenchmarkError(f"{client}: {listed}")
 
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:

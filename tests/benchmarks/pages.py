@@ -77,13 +77,13 @@ def numbers_of_page(page: int, stop_page: int, *, shuffled: bool = False) -> Ite
     return [number * _STRIDE % all_forms for number in numbers]
 
 
-def forms_by_now(start: int, every: int) -> list[bytes]:
-    """Render the forms that are completed: form n at ``start`` + n x ``every`` ms."""
-    ended = max(0, int(time.time() * 1000) - start) // every
+def forms_by_now(start: int, interval: int) -> list[bytes]:
+    """Render the forms that are completed: form n at ``start`` + n x ``interval`` ms."""
+    ended = max(0, int(time.time() * 1000) - start) // interval
     forms: list[bytes] = []
     for number in range(1, ended + 1):
         form = _form(number, random.Random(number))
-        completed_at = datetime.fromtimestamp((start + number * every) / 1000, UTC)
+        completed_at = datetime.fromtimestamp((start + number * interval) / 1000, UTC)
         form["createdOnDateTime"] = timestamp(completed_at)
         form["lastUpdatedOnDateTime"] = timestamp(completed_at)
         forms.append(_render(form))

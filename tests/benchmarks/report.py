@@ -61,10 +61,10 @@ def print_table(report: Report) -> None:
     for section, rows in groupby(report["rows"], itemgetter("section")):
         print(section)
         for row in rows:
-            what = f"{row['what']:{width}}"
+            label = f"{row['what']:{width}}"
             numbers = f"{row['min']:8.2f} {row['median']:8.2f} {row['max']:8.2f} {row['unit']:7}"
             goal = f"{row['goal'] or ''} {_VERDICTS[row['met']]}"
-            print(f"{what}  {numbers}  {goal}".rstrip())
+            print(f"{label}  {numbers}  {goal}".rstrip())
     print()
     print(_surroundings(report))
     for run in report["runs"]:
@@ -102,9 +102,9 @@ def _markdown(report: Report) -> Iterator[str]:
 def _line(row: Report) -> str:
     has_unit = row["unit"] not in ("", "x")
     unit = f" {row['unit']}" if has_unit else ""
-    what = f"{row['section']}: {row['what']}"
+    label = f"{row['section']}: {row['what']}"
     span = f"{row['min']:.2f} to {row['max']:.2f}"
-    return f"| {what} | {row['median']:.2f}{unit} | {span} | {row['goal'] or ''} |"
+    return f"| {label} | {row['median']:.2f}{unit} | {span} | {row['goal'] or ''} |"
 
 
 def _summary(report: Report) -> str:

@@ -133,8 +133,8 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     kib = differences(values_of(rounds, f"{OURS} KiB"), values_of(rounds, f"{NOTHING} KiB"))
     table.append(Row(section, f"{OURS}, beyond {NOTHING}", "KiB", kib, Goal(at_most=2)))
     section = f"{_forms(extent):,} forms"
-    what = f"the loop's longest stand-still, {extent.waits[0]:,} waits for the whole account"
-    table.append(Row(section, what, "ms", values_of(rounds, _STAND_STILL), Goal(at_most=50)))
+    label = f"the loop's longest stand-still, {extent.waits[0]:,} waits for the whole account"
+    table.append(Row(section, label, "ms", values_of(rounds, _STAND_STILL), Goal(at_most=50)))
     stored = "of what is stored with an asset that has emitted them, at a restart"
     reads = values_of(rounds, _RESTART, "reads")
     table.append(Row(section, f"reads {stored}", "", reads, Goal(at_most=10)))

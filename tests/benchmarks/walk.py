@@ -27,11 +27,11 @@ _GOALS = {
 
 
 def tasks(extent: Extent, port: int) -> Tasks:
-    return {what: {"what": what} for what in _GOALS}
+    return {case: {"case": case} for case in _GOALS}
 
 
-def measure(what: str) -> dict[str, int]:
-    passed = _walk(what)
+def measure(case: str) -> dict[str, int]:
+    passed = _walk(case)
     return {
         "files": len(passed),
         "functions": _number_of_functions(passed),
@@ -42,7 +42,7 @@ def _number_of_functions(passed: dict[str, set[str]]) -> int:
     return sum(len(names) for names in passed.values())
 
 
-def _walk(what: str) -> dict[str, set[str]]:
+def _walk(case: str) -> dict[str, set[str]]:
     """Execute the operator twice, against the fake service: the first time imports everything."""
     from fsm_provider.operators.jobs import FsmCreateJobOperator
     from fsm_provider.sensors.forms import FsmFormSensor
@@ -73,7 +73,7 @@ def _walk(what: str) -> dict[str, set[str]]:
                 ),
             }
             context = context_for(MemoryStateStore(), run_id=run_id)
-            passed = _traced(operators[what].execute, context)
+            passed = _traced(operators[case].execute, context)
     return passed
 
 
@@ -103,10 +103,10 @@ def _traced(call: Callable[[Any], Any], argument: Any) -> dict[str, set[str]]:
 
 def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
     table: list[Row] = []
-    for what, goals in _GOALS.items():
-        section = f"what a {what} passes"
+    for case, goals in _GOALS.items():
+        section = f"what a {case} passes"
         for name, most in goals.items():
-            values = values_of(rounds, what, name)
+            values = values_of(rounds, case, name)
             table.append(Row(section, name, "", values, Goal(at_most=most)))
     return table
 
@@ -114,9 +114,9 @@ def rows(extent: Extent, rounds: Sequence[Round]) -> list[Row]:
 def _main() -> None:
     with tempfile.TemporaryDirectory() as home:
         os.environ["AIRFLOW_HOME"] = home
-        for what in _GOALS:
-            passed = _walk(what)
-            print(f"{what}: {len(passed)} files, {_number_of_functions(passed)} functions")
+        for case in _GOALS:
+            passed = _walk(case)
+            print(f"{case}: {len(passed)} files, {_number_of_functions(passed)} functions")
             for file, names in sorted(passed.items()):
                 print(f"  {file}: {', '.join(sorted(names))}")
 

@@ -51,17 +51,17 @@ class StaysUp:
         """What it has printed."""
         return self.log.read_text(errors="replace")
 
-    def wait_until(self, is_so: Callable[[], bool], seconds: float, what: str) -> None:
+    def wait_until(self, is_so: Callable[[], bool], seconds: float, condition: str) -> None:
         """Wait for what it does.
 
-        :param what: in words, for the error.
+        :param condition: what it does, in words, for the error.
         :raises CommandError: if it ends by itself, or does not do it in time.
         """
         deadline = time.monotonic() + seconds
         while not is_so():
             has_ended = self.process.poll() is not None
             if has_ended or time.monotonic() > deadline:
-                raise CommandError(f"not so: {what}:\n{self.output}")
+                raise CommandError(f"not so: {condition}:\n{self.output}")
             time.sleep(0.5)
 
     def interrupt(self) -> int:

@@ -46,10 +46,10 @@ class LocalAirflowError(Exception):
     """Airflow did not do what was asked of it; the text says which part of it and why."""
 
 
-def wait_until(find: Callable[[], T], what: str) -> T:
+def wait_until(find: Callable[[], T], condition: str) -> T:
     """Return what ``find`` returns as soon as that is true.
 
-    :param what: in words, for the error of the deadline.
+    :param condition: in words, for the error of the deadline.
     """
     deadline = time.monotonic() + PATIENCE
     while True:
@@ -57,7 +57,7 @@ def wait_until(find: Callable[[], T], what: str) -> T:
         if result:
             return result
         if time.monotonic() > deadline:
-            raise LocalAirflowError(f"not so after {PATIENCE:.0f} s: {what}")
+            raise LocalAirflowError(f"not so after {PATIENCE:.0f} s: {condition}")
         time.sleep(POLL_SECONDS)
 
 

@@ -151,7 +151,7 @@ class Stage:
         self.interruptions += 1
         self.airflow.restart("triggerer")
 
-    def check_emitted(self, what: str, *, began_anew: bool = False) -> None:
+    def check_emitted(self, title: str, *, began_anew: bool = False) -> None:
         """Wait until every form is emitted. An interruption repeats the forms of one event at most.
 
         :param began_anew: Airflow may have dropped what is stored with the asset.
@@ -177,7 +177,7 @@ class Stage:
                 times.update(form for form in event if form in expected)
             repeated = [form for form, count in times.items() if count > 1]
             print(
-                f"{what}: {interruptions} interruptions, {len(expected)} forms, {len(missing())} "
+                f"{title}: {interruptions} interruptions, {len(expected)} forms, {len(missing())} "
                 f"lost, {len(repeated)} repeated in {repeating_events} events, "
                 f"at most {max(times.values())} times"
             )

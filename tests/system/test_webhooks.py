@@ -80,7 +80,7 @@ def test_a_new_job_starts_a_run_with_its_reference_and_its_form_another(
             forms = results_of_task(airflow, "forms_beside_webhooks", "forms")
             return job["id"] in {form["jobID"] for form in forms}
 
-        wait_until(has_form, what="a run got the form of the job")
+        wait_until(has_form, "a run got the form of the job")
 
 
 def test_forged_deliveries_are_not_accepted(
