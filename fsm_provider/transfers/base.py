@@ -141,12 +141,12 @@ class FsmExportOperator(FsmObjectStorageOperator):
         :param encode_records: makes rows of the records of a listing, and has each record's rows
             encoded.
         """
-        from fsm_provider.storage import AtomicFiles, report, uri_for_records
+        from fsm_provider.storage import AtomicFiles, report_read
         from fsm_provider.transfers.export import format_for, read_completely
 
         path = self.destination_path()
         quote_formulas = self.options()["quote_formulas"]
-        encode, write = format_for(_format_of(path.name), schema, quote_formulas=quote_formulas)
+        encode, write = format_for(_format_of(path.name), schema, quote_formulas)
         with (
             AtomicFiles(path.parent, context, part=path.name) as files,
             read_completely(list_records, partial(encode_records, encode)) as buffer,
@@ -154,7 +154,7 @@ class FsmExportOperator(FsmObjectStorageOperator):
         ):
             write(file, buffer.chunks())
             size = file.tell()
-        report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
+        report_read(self.hook, self.records)
         self.log.info(
             "Exported %s, %s: %s", pluralize(buffer.rows, "row"), pluralize(size, "byte"), path
         )

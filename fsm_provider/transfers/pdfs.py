@@ -29,7 +29,7 @@ from fsm_provider.api.retry import REPEATABLE
 from fsm_provider.api.validation import parse_identifier, pluralize
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.base import fail_in_part
-from fsm_provider.storage import report, uri_for_records
+from fsm_provider.storage import report_read
 
 if TYPE_CHECKING:
     from fsm_provider.api.downloads import PdfLimits
@@ -133,7 +133,7 @@ class PdfTransfer:
                 break
         for item in remaining:
             item.log()
-        report(self._hook, inputs=[uri_for_records(self._hook.fsm_conn_id, "forms")])
+        report_read(self._hook, "forms")
         logger.info(self._summary())
         return {
             "paths": [self._path_of(item) for item in self._items],
@@ -271,7 +271,12 @@ class PdfTransfer:
 
     def _look_up(self, items: list[_Item]) -> list[_Item]:
         """Look items up in the listing; return those that are there, with their current records."""
-        wanted = _narrowest([item.form for item in items])
+        forms = [item.form for item in items]
+        wanted = FormFilter(  # that matches these forms and as few others as possible
+            property_id=_common_identifier([form.property_id for form in forms]),
+            job_id=_common_identifier([job_id_from(form) for form in forms]),
+            updated_since=_earliest_update(forms),
+        )
         logger.info("Looking up %s in the listing (%s)", pluralize(len(items), "form"), wanted)
         not_listed = defaultdict(list)
         for item in items:
@@ -341,15 +346,6 @@ def _utc(value: Any) -> datetime | None:
         return value.astimezone(UTC)
     except OverflowError:
         return None
-
-
-def _narrowest(forms: list[Form]) -> FormFilter:
-    """Make the filter that matches these forms and as few others as possible."""
-    return FormFilter(
-        property_id=_common_identifier([form.property_id for form in forms]),
-        job_id=_common_identifier([job_id_from(form) for form in forms]),
-        updated_since=_earliest_update(forms),
-    )
 
 
 def _earliest_update(forms: list[Form]) -> datetime | None:
