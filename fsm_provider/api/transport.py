@@ -179,7 +179,7 @@ class Transport:
         status = "none"
         reset_to = current.set(exchange)
         try:
-            pool = self._pool(exchange.url, elsewhere, public_only)
+            pool = self._pool_for(exchange.url, elsewhere, public_only)
             response = pool.urlopen(
                 exchange.method,
                 exchange.url,
@@ -214,7 +214,7 @@ class Transport:
         host = before_path(exchange.url)
         return errors.FsmConnectionError(f"{host} was not reached: {cause}{hint}")
 
-    def _pool(self, url: str, elsewhere: bool, public_only: bool) -> HTTPConnectionPool:
+    def _pool_for(self, url: str, elsewhere: bool, public_only: bool) -> HTTPConnectionPool:
         """Return connections to a host; after a fork, those that are there are the parent's.
 
         Those to the service are looked up once: it takes a tenth of a POST's time.
@@ -227,14 +227,14 @@ class Transport:
             self._service_pool = None
             self._process = os.getpid()
         if elsewhere:
-            return self._pool_for(url, public_only)
+            return self._look_up_pool(url, public_only)
         pool = self._service_pool  # another thread may close the client meanwhile
         if pool is None:
-            pool = self._pool_for(url, public_only=False)
+            pool = self._look_up_pool(url, public_only=False)
             self._service_pool = pool
         return pool
 
-    def _pool_for(self, url: str, public_only: bool) -> HTTPConnectionPool:
+    def _look_up_pool(self, url: str, public_only: bool) -> HTTPConnectionPool:
         """Look up the connections to a host, or to its proxy, which decides what can be reached."""
         parts = urlsplit(url)
         # Through a proxy, http to this machine would leave it in the clear.

@@ -140,7 +140,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             entry.sent_by,
             entry.key,
         )
-        webhook = self._registrar.webhook_of(write.request)
+        webhook = self._registrar.registrations[write.request].webhook
         return {"id": entry.result_id, **webhook.subject, "targetURL": webhook.target_url}
 
     def _registration(self, webhook: WebhookCreate) -> Registration:
@@ -205,6 +205,7 @@ class Registrar:
     stores the signing secret, which the service shows once.
 
     :param endpoint: ``<connection>/<object>``, for whoever looks at the Variable.
+    :ivar registrations: by their requests.
     """
 
     def __init__(
@@ -212,16 +213,13 @@ class Registrar:
     ) -> None:
         self._client = client
         self._endpoint = endpoint
-        self._by_request = {registration.request: registration for registration in registrations}
-
-    def webhook_of(self, request: ApiRequest) -> WebhookCreate:
-        return self._by_request[request].webhook
+        self.registrations = {registration.request: registration for registration in registrations}
 
     def send(
         self, request: ApiRequest, *, headers: Mapping[str, str], limit: TimeLimit
     ) -> dict[str, Any]:
         """Register a webhook, and store its secret; return it without."""
-        registration = self._by_request[request]
+        registration = self.registrations[request]
         variable = registration.variable
         try:
             stored = read_registration(variable)

@@ -351,7 +351,7 @@ def format_for(name: str, schema: Schema, quote_formulas: bool) -> tuple[Encoder
     :raises FsmInputError: if the library that it needs is not installed.
     """
     if name == "jsonl":
-        return _json_encoder(schema), _write_text
+        return partial(_encode_json, schema), _write_text
     if name == "csv":
         return _csv_format(schema, quote_formulas)
     if not find_spec("pyarrow"):
@@ -367,12 +367,9 @@ def _write_text(file: BinaryIO, chunks: Iterable[list[bytes]]) -> None:
         file.write(b"".join(chunk))
 
 
-def _json_encoder(schema: Schema) -> Encoder:
-    def encode(rows: list[Row]) -> bytes:
-        lines = [to_json(dict(zip(schema.names, row, strict=True))) + b"\n" for row in rows]
-        return b"".join(lines)
-
-    return encode
+def _encode_json(schema: Schema, rows: list[Row]) -> bytes:
+    lines = [to_json(dict(zip(schema.names, row, strict=True))) + b"\n" for row in rows]
+    return b"".join(lines)
 
 
 def _csv_format(schema: Schema, quote_formulas: bool) -> tuple[Encoder, Writer]:

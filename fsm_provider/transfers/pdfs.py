@@ -63,12 +63,6 @@ class _Item:
     size: int = 0
     error: FsmError | None = None
 
-    def succeed(self, outcome: Literal["stored", "skipped"], name: str, size: int) -> None:
-        self.outcome = outcome
-        self.name = name
-        self.size = size
-        self.error = None
-
     def fail(self, error: FsmError) -> None:
         self.outcome = "failed"
         self.error = error
@@ -124,11 +118,11 @@ class PdfTransfer:
     def run(self) -> dict[str, Any]:
         """Store the files; return the operator's result once no download is under way."""
         self._store_all(self._items)
-        remaining = _those_to_look_up(self._items)
+        remaining = [item for item in self._items if item.needs_lookup]
         while remaining and not self._stopping.is_set():
             listed = self._look_up(remaining)
             self._store_all(listed)
-            remaining = _those_to_look_up(listed)
+            remaining = [item for item in listed if item.needs_lookup]
             if len(remaining) == len(listed):
                 break
         for item in remaining:
@@ -137,10 +131,7 @@ class PdfTransfer:
         logger.info(self._summary())
         return {
             "paths": [self._path_of(item) for item in self._items],
-            "stored": self._count("stored"),
-            "skipped": self._count("skipped"),
-            "failed": self._count("failed"),
-            "not_tried": self._count("not_tried"),
+            **self._count(),
             "bytes": self._stored_bytes(),
         }
 
@@ -162,15 +153,17 @@ class PdfTransfer:
             self._summary(),
             failures,
             all_are_in="the log",
-            retry=passing_error is not None or self._count("not_tried") > 0,
+            retry=passing_error is not None or self._count()["not_tried"] > 0,
             passing_error=passing_error,
         )
 
     def _path_of(self, item: _Item) -> str | None:
         return str(self._files.folder / item.name) if item.name else None
 
-    def _count(self, outcome: Outcome) -> int:
-        return [item.outcome for item in self._items].count(outcome)
+    def _count(self) -> dict[str, int]:
+        """Return the number of items by their outcome."""
+        outcomes = [item.outcome for item in self._items]
+        return {outcome: outcomes.count(outcome) for outcome in get_args(Outcome)}
 
     def _stored_bytes(self) -> int:
         """Return how many bytes were stored; several items may be of one file."""
@@ -179,8 +172,7 @@ class PdfTransfer:
 
     def _summary(self) -> str:
         parts = []
-        for outcome in get_args(Outcome):
-            number = self._count(outcome)
+        for outcome, number in self._count().items():
             if number:
                 parts.append(f"{number} {outcome.replace('_', ' ')}")
         outcomes = ", ".join(parts) or "nothing to do"
@@ -239,8 +231,11 @@ class PdfTransfer:
         for item in items:
             if error:
                 item.fail(error)
-            else:
-                item.succeed("skipped" if is_stored else "stored", name, size)
+                continue
+            item.outcome = "skipped" if is_stored else "stored"
+            item.name = name
+            item.size = size
+            item.error = None
         if not items[0].needs_lookup:
             items[0].log()
         self._count_failure(error)
@@ -306,10 +301,6 @@ class PdfTransfer:
         """Wait before a request, as ``time.sleep`` does, unless the task is stopping."""
         if self._stopping.wait(seconds):
             raise _StoppedError
-
-
-def _those_to_look_up(items: list[_Item]) -> list[_Item]:
-    return [item for item in items if item.needs_lookup]
 
 
 def _form_with_url(items: list[_Item]) -> Form:
