@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
@@ -111,13 +112,13 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
             "rows: should be mappings, such as a csv.DictReader, or a DataFrame, "
             f"not {type(rows).__name__}"
         )
-    names, records = _read_table(rows)
+    names, read = _reader_of(rows)
     if names:
         problem = _problem_of_columns(names, columns)
         if problem:
             raise FsmInputError(f"rows: {problem}")
     lines_read = getattr(rows, "line_num", 0)  # those of the header of a csv.DictReader
-    for number, row in enumerate(records, 1):
+    for number, row in enumerate(read(), 1):
         if not hasattr(row, "keys"):
             raise FsmInputError(
                 f"rows: row {number} of the {type(rows).__name__} should be a mapping, "
@@ -131,13 +132,13 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
         yield row
 
 
-def _read_table(table: Any) -> tuple[Any, Any]:
-    """Return the names of a table's columns, None if only its rows have them, and its rows."""
+def _reader_of(table: Any) -> tuple[Any, Callable[[], Any]]:
+    """Return the names of a table's columns, None if only its rows have them; and its reader."""
     if hasattr(table, "to_dicts"):  # of Polars
-        return list(table.columns), table.to_dicts()
+        return list(table.columns), table.to_dicts
     if hasattr(table, "to_dict") and hasattr(table, "columns"):  # of pandas
-        return list(table.columns), table.to_dict("records")
-    return getattr(table, "fieldnames", None), table
+        return list(table.columns), partial(table.to_dict, "records")
+    return getattr(table, "fieldnames", None), lambda: table
 
 
 def _refuse_open_quote(row: Any, number: int, reader: csv.DictReader[Any]) -> None:

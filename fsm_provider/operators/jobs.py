@@ -310,10 +310,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
         retry_could_help = was_killed or passing_error is not None
         has_attempts = "ti" in context and context["ti"].try_number <= context["ti"].max_tries
         may_retry = retry_could_help and has_attempts
-        # Against other reasons, Airflow's retries do not help.
-        may_go_on = not runner.stop_reason or isinstance(passing_error, TRANSIENT)
-        needs_a_person = was_killed or not may_go_on
-        if not (is_failure or may_retry or needs_a_person):
+        # By what Airflow's retries do not help against.
+        was_stopped_for_good = runner.stop_reason and not isinstance(passing_error, TRANSIENT)
+        if not (is_failure or may_retry or was_killed or was_stopped_for_good):
             self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
             return
         lines = []
