@@ -1,7 +1,5 @@
 """Airflow's metrics: StatsD, DogStatsD or OpenTelemetry, as ``airflow.cfg`` says."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Mapping

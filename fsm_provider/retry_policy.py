@@ -40,7 +40,9 @@ class FsmRetryPolicy(RetryPolicy):
         context: Context | None = None,
     ) -> RetryDecision:
         """Decide by the first :class:`FsmError` among the exception and its causes."""
-        error = _first_of_ours(exception)
+        error: BaseException | None = exception
+        while error is not None and not isinstance(error, FsmError):
+            error = error.__cause__
         if error is None:
             return RetryDecision.default()
         if error.permanent:
@@ -59,12 +61,3 @@ class FsmRetryPolicy(RetryPolicy):
     def deserialize(cls, data: dict[str, Any]) -> Self:
         """Rebuild a policy from :meth:`serialize`."""
         return cls(max_delay=timedelta(seconds=data["max_delay"]))
-
-
-def _first_of_ours(exception: BaseException) -> FsmError | None:
-    error: BaseException | None = exception
-    while error is not None:
-        if isinstance(error, FsmError):
-            return error
-        error = error.__cause__
-    return None

@@ -43,7 +43,11 @@ class AtomicFiles:
         self, folder: ObjectStoragePath, context: Context | None, *, part: str = ""
     ) -> None:
         self.folder = folder
-        self._partial = folder / f".partial-{_id_for_writer(context, part)}"
+        writer = uuid4()
+        if context:  # for all attempts of a task the same
+            task = Task.from_context(context)
+            writer = uuid5(NAMESPACE_URL, json.dumps([*astuple(task), part]))
+        self._partial = folder / f".partial-{writer.hex}"
         self._is_uploaded = folder.protocol in OBJECT_STORES
 
     def __enter__(self) -> Self:
@@ -72,7 +76,7 @@ class AtomicFiles:
         write = _upload if self._is_uploaded else self._write_and_rename
         with write(path) as file:
             yield file
-        report(path, outputs=[uri_for(path)])
+        _lineage_collector().add_output_asset(context=path, uri=uri_for(path))
 
     @contextmanager
     def _write_and_rename(self, path: ObjectStoragePath) -> Iterator[BinaryIO]:
@@ -111,14 +115,6 @@ def _upload(path: ObjectStoragePath) -> Iterator[BinaryIO]:
         )
 
 
-def _id_for_writer(context: Context | None, part: str) -> str:
-    """Return an identifier: for all attempts of a task the same, outside a task a new one."""
-    if not context:
-        return uuid4().hex
-    task = Task.from_context(context)
-    return uuid5(NAMESPACE_URL, json.dumps([*astuple(task), part])).hex
-
-
 def uri_for_records(fsm_conn_id: str, records: str) -> str:
     """Return the URI of a connection's ``forms`` or other records, a prefix of its assets' URIs."""
     return f"fsm://{quote(fsm_conn_id, safe='')}/{records}"
@@ -138,17 +134,17 @@ def uri_for(path: ObjectStoragePath) -> str:
     return f"{path.protocol or 'file'}://{path.path}"
 
 
-def report(used: Any, *, inputs: Iterable[str] = (), outputs: Iterable[str] = ()) -> None:
-    """Report to Airflow's lineage collector what was read and written.
+def report_read(hook: Any, records: str) -> None:
+    """Report to Airflow's lineage collector that ``forms`` or other records were read.
 
-    It does nothing unless a plugin reads it, as OpenLineage's.
-
-    :param used: the hook or path that was used.
+    :param hook: of their connection.
     """
+    uri = uri_for_records(hook.fsm_conn_id, records)
+    _lineage_collector().add_input_asset(context=hook, uri=uri)
+
+
+def _lineage_collector() -> Any:
+    """Return what collects lineage; it does nothing unless a plugin reads it, as OpenLineage's."""
     from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
-    collector = get_hook_lineage_collector()
-    for uri in inputs:
-        collector.add_input_asset(context=used, uri=uri)
-    for uri in outputs:
-        collector.add_output_asset(context=used, uri=uri)
+    return get_hook_lineage_collector()

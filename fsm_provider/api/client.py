@@ -195,12 +195,7 @@ class FsmClient:
             further.setdefault("X-API-VERSION", self.settings.api_version)
         sent = replace(request, headers={**request.headers, **further})
 
-        def read(body: bytes) -> Any:
-            values = self._json_without_token(body)
-            if request.read is None:
-                return values
-            return request.read(values, self.settings.server_timezone)
-
+        read = partial(self._read, request)
         attempt = partial(self._transport.request, sent, read, limit=limit)
         return self._repeat(attempt, is_write=request.method not in SAFE_METHODS)
 
@@ -288,18 +283,20 @@ class FsmClient:
                 raise errors.FsmConnectionEditedError(**vars(error)) from error
             self._token = settings.token
 
-    def _json_without_token(self, body: bytes) -> Any:
-        """Parse a response that may be stored, without the token in it; None if it is empty."""
-        if not body:
-            return None
-        values = parse_json(body)
+    def _read(self, request: ApiRequest, body: bytes) -> Any:
+        """Return what a request's reader makes of the response, which may be stored: no token.
+
+        Its JSON values are None if it is empty.
+        """
+        values = parse_json(body) if body else None
         token = self._token.get_secret_value()
-        if len(token) < TOKEN_LENGTH:  # it may be part of any text
+        if len(token) >= TOKEN_LENGTH:  # a shorter one may be part of any text
+            text = body.decode(errors="replace")
+            if hide(text, token) != text:
+                values = hide_in(values, token)
+        if request.read is None:
             return values
-        text = body.decode(errors="replace")
-        if hide(text, token) == text:
-            return values
-        return hide_in(values, token)
+        return request.read(values, self.settings.server_timezone)
 
     def reserve(self) -> float:
         """Reserve the next time of ``max_requests_per_second``; return the seconds until then."""

@@ -4,8 +4,6 @@ A connection is dropped if more bytes follow the response, and after a write, un
 was the expected one.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import socket

@@ -1,7 +1,5 @@
 """Digests of what identifies things: the same for equal JSON values, on every machine."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

@@ -4,8 +4,6 @@ The URL is not trusted: the token goes only to the service's own scheme, host an
 host may be on a private network. Redirects are followed here, each step under the same rules.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

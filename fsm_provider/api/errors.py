@@ -3,8 +3,6 @@
 Their fields are JSON values. None has the token, a secret or a signed URL.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, ClassVar

@@ -291,7 +291,7 @@ def parse_form(where: str, form: Any, timezone: tzinfo) -> Form:
 
     record = _record_of_form(where, form)
     try:
-        return parse_record(record, Form, timezone=timezone, where=where)
+        return parse_record(record, Form, timezone, where)
     except FsmResponseError as error:
         raise FsmInputError(
             f"{error}: should be a reference to a form, its record or its id"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
@@ -111,13 +112,13 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
             "rows: should be mappings, such as a csv.DictReader, or a DataFrame, "
             f"not {type(rows).__name__}"
         )
-    names = _column_names(rows)
+    names, read = _reader_of(rows)
     if names:
         problem = _problem_of_columns(names, columns)
         if problem:
             raise FsmInputError(f"rows: {problem}")
     lines_read = getattr(rows, "line_num", 0)  # those of the header of a csv.DictReader
-    for number, row in enumerate(_records(rows), 1):
+    for number, row in enumerate(read(), 1):
         if not hasattr(row, "keys"):
             raise FsmInputError(
                 f"rows: row {number} of the {type(rows).__name__} should be a mapping, "
@@ -131,23 +132,13 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
         yield row
 
 
-def _column_names(table: Any) -> Any:
-    """Return the names of a table's columns; None if only its rows have them."""
-    if hasattr(table, "to_dicts") or _is_pandas(table):
-        return list(table.columns)
-    return getattr(table, "fieldnames", None)
-
-
-def _records(table: Any) -> Any:
+def _reader_of(table: Any) -> tuple[Any, Callable[[], Any]]:
+    """Return the names of a table's columns, None if only its rows have them; and its reader."""
     if hasattr(table, "to_dicts"):  # of Polars
-        return table.to_dicts()
-    if _is_pandas(table):
-        return table.to_dict("records")
-    return table
-
-
-def _is_pandas(table: Any) -> bool:
-    return hasattr(table, "to_dict") and hasattr(table, "columns")
+        return list(table.columns), table.to_dicts
+    if hasattr(table, "to_dict") and hasattr(table, "columns"):  # of pandas
+        return list(table.columns), partial(table.to_dict, "records")
+    return getattr(table, "fieldnames", None), lambda: table
 
 
 def _refuse_open_quote(row: Any, number: int, reader: csv.DictReader[Any]) -> None:
@@ -228,7 +219,10 @@ def _put(job: dict[str, Any], field: Field, value: Any) -> None:
 
 def _value(cell: Any, field: Field) -> Any:
     """Return what a cell means; None if it is empty."""
-    cell = _without_numpy(cell)
+    kind = getattr(getattr(cell, "dtype", None), "kind", None)
+    is_numpy_scalar = kind in ("b", "i", "u", "f") and cell.shape == ()  # a number or boolean
+    if is_numpy_scalar:
+        cell = cell.item()
     # str() of a member of an enum is its name.
     text = str.strip(cell) if isinstance(cell, str) else str(cell).strip()
     if not text or text in NOTHING:
@@ -244,13 +238,6 @@ def _value(cell: Any, field: Field) -> Any:
         return cell
     hint = ": give its isoformat()" if hasattr(cell, "isoformat") else ""
     raise FsmInputError(f"should be text or a number, not {type(cell).__name__}{hint}")
-
-
-def _without_numpy(cell: Any) -> Any:
-    """Return the Python value of a number or boolean of NumPy; other cells as they are."""
-    kind = getattr(getattr(cell, "dtype", None), "kind", None)
-    is_scalar = kind in ("b", "i", "u", "f") and cell.shape == ()
-    return cell.item() if is_scalar else cell
 
 
 def _exact_number(number: float | Decimal) -> int | str:

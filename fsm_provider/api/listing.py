@@ -138,22 +138,20 @@ class Listing(Iterator[Page[Any]]):
         if is_first:
             self.first_total = self.last_total
             if not is_number and total not in ("", "None"):
-                self._warn_of_total(total)
+                warn_once(
+                    logger,
+                    ("total", self.url),
+                    "GET %s: meta.totalRecords is %.30r: "
+                    "whether the listing is complete cannot be checked",
+                    self.url,
+                    total,
+                )
         if self.first_total is not None and self._identifiers is not None:
             try:
                 self._identifiers.extend(self.paginator.identifiers)
             except (TypeError, OverflowError):  # they are no integers of 64 bits
                 self._identifiers = None
         return page
-
-    def _warn_of_total(self, total: str) -> None:
-        warn_once(
-            logger,
-            ("total", self.url),
-            "GET %s: meta.totalRecords is %.30r: whether the listing is complete cannot be checked",
-            self.url,
-            total,
-        )
 
     @property
     def mismatch(self) -> str | None:

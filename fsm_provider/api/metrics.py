@@ -1,7 +1,5 @@
 """What the client counts and measures. Airflow's metrics are in ``fsm_provider.metrics``."""
 
-from __future__ import annotations
-
 
 class Metrics:
     """Takes counts and durations, and drops them. A subclass sends them to Airflow."""

@@ -3,8 +3,6 @@
 A body is validated in one call; only if that fails is it parsed again, record by record.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Hashable
@@ -47,13 +45,11 @@ def parse_page(
     if not isinstance(page, dict) or not isinstance(page.get("data"), list):
         raise FsmResponseError(f"page {number} is no listing: it has no array 'data'")
     records = page["data"]
-    envelope = parse_record(
-        {**page, "data": []}, Page[Any], timezone=timezone, where=f"page {number}"
-    )
+    envelope = parse_record({**page, "data": []}, Page[Any], timezone, f"page {number}")
     if model is not None:
         for index, record in enumerate(records):
             where = f"page {number}, index {index}"
-            records[index] = parse_record(record, model, timezone=timezone, where=where)
+            records[index] = parse_record(record, model, timezone, where)
     envelope.data = records
     return envelope
 
@@ -88,7 +84,7 @@ def _parse_invalid_json(body: bytes) -> Any:
 
 
 def parse_record(
-    raw: Any, model: type[RecordT], *, timezone: tzinfo, where: str = "the body"
+    raw: Any, model: type[RecordT], timezone: tzinfo, where: str = "the body"
 ) -> RecordT:
     """Build one record from parsed JSON, which is modified.
 

@@ -1,7 +1,5 @@
 """What the service is asked to create, validated strictly; its requests, and their responses."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable, Mapping
@@ -158,25 +156,16 @@ class JobRequest(_Payload):
     job: JobCreate
     key: Annotated[TextID, StringConstraints(min_length=1, strip_whitespace=True)] | None = None
 
-    @property
-    def path(self) -> str:
-        return CREATE_JOB.path.format(propertyID=quote(str(self.property_id), safe=""))
-
-    @property
-    def subject(self) -> dict[str, Any]:
-        """The fields to look the job up by, under the service's names."""
+    def request(self) -> ApiRequest:
+        """Return the request that creates the job; its subject is what to look the job up by."""
         subject = {"propertyID": self.property_id}
         if self.job.customer_reference:
             subject["customerReference"] = self.job.customer_reference
-        return subject
-
-    def request(self) -> ApiRequest:
-        """Return the request that creates the job."""
         return ApiRequest(
             CREATE_JOB.method,
-            self.path,
+            CREATE_JOB.path.format(propertyID=quote(str(self.property_id), safe="")),
             body=write_json(self.job.body()),
-            subject=self.subject,
+            subject=subject,
             is_versioned=CREATE_JOB.versioned,
             read=partial(read_job, self),
         )
@@ -202,7 +191,7 @@ def read_job(asked: JobRequest, values: Any, timezone: tzinfo) -> Job:
 
 def _read_created(endpoint: Endpoint[RecordT], values: Any, timezone: tzinfo) -> RecordT:
     """Make the record of what a request has created, which has a usable id."""
-    record: Any = parse_record(values, endpoint.response, timezone=timezone)
+    record: Any = parse_record(values, endpoint.response, timezone)
     if record.id <= 0:
         raise FsmResponseError(f"the body has no usable 'id': {record.id}")
     return cast(RecordT, record)

@@ -1,7 +1,5 @@
 """Keep secrets out of errors and results, also where the service repeats them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Whether a request that failed is sent again, and after which pause. Nothing is sent here."""
 
-from __future__ import annotations
-
 import logging
 import random
 from dataclasses import dataclass

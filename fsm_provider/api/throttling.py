@@ -1,7 +1,5 @@
 """``max_requests_per_second``: evenly spaced times, which all clients of this process share."""
 
-from __future__ import annotations
-
 import threading
 import time
 

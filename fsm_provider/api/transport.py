@@ -4,8 +4,6 @@ It uses requests' adapter without a session: ``.netrc``, which would replace the
 and no redirect is followed. A write may be repeated only if none of its bytes was sent.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable
@@ -176,17 +174,12 @@ class Transport:
         :param elsewhere: to another place than the service's own scheme, host and port.
         :param public_only: refuse a host whose address is not public.
         """
-        if self._process != os.getpid():
-            self._make_pools()
         if exchange.limit:
             exchange.limit.start()
         status = "none"
         reset_to = current.set(exchange)
         try:
-            if elsewhere:
-                pool = self._pool_for(exchange.url, public_only)
-            else:
-                pool = self._pool_for_service(exchange.url)
+            pool = self._pool_for(exchange.url, elsewhere, public_only)
             response = pool.urlopen(
                 exchange.method,
                 exchange.url,
@@ -221,24 +214,27 @@ class Transport:
         host = before_path(exchange.url)
         return errors.FsmConnectionError(f"{host} was not reached: {cause}{hint}")
 
-    def _make_pools(self) -> None:
-        """Make pools of connections; after a fork, those that are there are the parent's."""
-        self._adapters = {
-            Connection: HTTPAdapter(pool_maxsize=64),
-            PublicConnection: HTTPAdapter(pool_maxsize=64),
-        }
-        self._service_pool = None
-        self._process = os.getpid()
+    def _pool_for(self, url: str, elsewhere: bool, public_only: bool) -> HTTPConnectionPool:
+        """Return connections to a host; after a fork, those that are there are the parent's.
 
-    def _pool_for_service(self, url: str) -> HTTPConnectionPool:
-        """Look up the connections to the service, once: it takes a tenth of a POST's time."""
+        Those to the service are looked up once: it takes a tenth of a POST's time.
+        """
+        if self._process != os.getpid():
+            self._adapters = {
+                Connection: HTTPAdapter(pool_maxsize=64),
+                PublicConnection: HTTPAdapter(pool_maxsize=64),
+            }
+            self._service_pool = None
+            self._process = os.getpid()
+        if elsewhere:
+            return self._look_up_pool(url, public_only)
         pool = self._service_pool  # another thread may close the client meanwhile
         if pool is None:
-            pool = self._pool_for(url, public_only=False)
+            pool = self._look_up_pool(url, public_only=False)
             self._service_pool = pool
         return pool
 
-    def _pool_for(self, url: str, public_only: bool) -> HTTPConnectionPool:
+    def _look_up_pool(self, url: str, public_only: bool) -> HTTPConnectionPool:
         """Look up the connections to a host, or to its proxy, which decides what can be reached."""
         parts = urlsplit(url)
         # Through a proxy, http to this machine would leave it in the clear.

@@ -4,8 +4,6 @@ Each ``parse_`` function takes the name of an argument and its value, which a te
 rendered; it raises an FsmInputError that names the argument, and quotes no record.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -132,14 +132,14 @@ class FsmHook(BaseHook):
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
-        from fsm_provider.storage import AtomicFiles, report, uri_for_records
+        from fsm_provider.storage import AtomicFiles, report_read
 
         path = ObjectStoragePath(str(destination))
         if not isinstance(form, Form):
             form = parse_form("form", form, self.settings.server_timezone)
         with AtomicFiles(path.parent, context_for_current_task(), part=path.name) as files:
             stored = self.client.download_pdf(form, partial(files.store, path.name), **limits)
-        report(self, inputs=[uri_for_records(self.fsm_conn_id, "forms")])
+        report_read(self, "forms")
         return stored
 
     def test_connection(self) -> tuple[bool, str]:
@@ -149,7 +149,12 @@ class FsmHook(BaseHook):
             first = next(pages)
             second = next(pages, None)
         except FsmError as error:
-            return False, self._describe_failure(error)
+            if isinstance(error, FsmApiError):
+                # The host may be one that only Airflow reaches: its body is not for who tests.
+                error = replace(error, body_excerpt="")
+            # Airflow's UI tests a copy of the connection under a temporary name.
+            name = f"connection '{self.fsm_conn_id}'"
+            return False, str(error).removeprefix(f"{name}: ").replace(f"; {name}", "")
         if second is None:
             forms = pluralize(len(first.data), "form")
             return True, (
@@ -157,15 +162,6 @@ class FsmHook(BaseHook):
                 f"parameter '{self.settings.cursor_param}' is right could not be tried."
             )
         return True, "The token is accepted, and the second page of forms followed the first."
-
-    def _describe_failure(self, error: FsmError) -> str:
-        """Return what a test of the connection shows of an error."""
-        if isinstance(error, FsmApiError):
-            # The host may be one that only Airflow reaches: its body is not for who tests.
-            error = replace(error, body_excerpt="")
-        # Airflow's UI tests a copy of the connection under a temporary name.
-        name = f"connection '{self.fsm_conn_id}'"
-        return str(error).removeprefix(f"{name}: ").replace(f"; {name}", "")
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:

@@ -26,11 +26,7 @@ OptionParsers = dict[str, Callable[[str, Any], Any]]
 """A parser for each option: a function of the option's name and value."""
 
 
-def _parse_path_option(_: str, value: Any) -> str:
-    return parse_path(value)
-
-
-PATH: OptionParsers = {"path": _parse_path_option}
+PATH: OptionParsers = {"path": lambda _, value: parse_path(value)}
 
 
 class FsmBaseOperator(BaseOperator):
@@ -242,5 +238,4 @@ def is_literal(value: Any) -> bool:
         return all(is_literal(item) for item in value.values())
     if isinstance(value, list | tuple):
         return all(is_literal(item) for item in value)
-    is_task_output = hasattr(value, "resolve")
-    return not is_task_output
+    return not hasattr(value, "resolve")  # as the output of a task has

@@ -100,21 +100,17 @@ class FsmRequestOperator(FsmWriteOperator):
         is_keyed = self.key not in (None, "")
         task = Task.from_context(context, self.task_id)
         key = str(parse_text("key", self.key)) if is_keyed else task.place
-        self._check_content(path, body)
-        request = ApiRequest.build(self.method, path, self.query_params, body, self.headers)
-        intended = new_entry(task, self.hook.settings.service, request, key)
-        [result] = self.write_once(context, task, [WriteAttempt(request, intended, is_keyed)])
-        return result
-
-    def _check_content(self, path: str, body: Any) -> None:
-        """Refuse what has no one way to be written, such as NaN, before anything is recorded."""
-        try:
+        try:  # before anything is recorded, refuse what has no one way to be written, such as NaN
             write_json(body)
             dumps([self.query_params, self.headers], allow_nan=False, sort_keys=True, default=str)
         except (TypeError, ValueError, RecursionError) as error:
             raise FsmInputError(
                 f"{self.method} {path}: its content cannot be written as JSON: {error}"
             ) from None
+        request = ApiRequest.build(self.method, path, self.query_params, body, self.headers)
+        intended = new_entry(task, self.hook.settings.service, request, key)
+        [result] = self.write_once(context, task, [WriteAttempt(request, intended, is_keyed)])
+        return result
 
 
 class FsmListOperator(FsmBaseOperator):

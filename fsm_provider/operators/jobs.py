@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context
 
     from fsm_provider.api.payloads import JobCreate, JobFields, JobRequest
+    from fsm_provider.api.request import ApiRequest
     from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.writes.runner import Runner
 
@@ -73,11 +74,10 @@ class FsmJobOperator(FsmWriteOperator):
             content = content.model_dump(by_alias=True, exclude_unset=True)
         return super().render_template(content, context, jinja_env, seen_oids)
 
-    def plan(self, task: Task, asked: JobRequest, place: str) -> WriteAttempt:
+    def plan(self, task: Task, asked: JobRequest, request: ApiRequest, place: str) -> WriteAttempt:
         """Return the write that creates a job; without a key, ``place`` identifies it."""
         from fsm_provider.writes.ledger import new_entry
 
-        request = asked.request()
         intended = new_entry(
             task,
             self.hook.settings.service,
@@ -163,7 +163,8 @@ class FsmCreateJobOperator(FsmJobOperator):
         self.check_keys({"key": asked.key})
         task = Task.from_context(context, self.task_id)
         job: dict[str, Any]
-        [job] = self.write_once(context, task, [self.plan(task, asked, task.place)])
+        write = self.plan(task, asked, asked.request(), task.place)
+        [job] = self.write_once(context, task, [write])
         self.made = job
         if "ti" in context:
             context["ti"].xcom_push(key="id", value=job["id"])
@@ -270,7 +271,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             if "ti" in context:
                 context["ti"].xcom_push(key="return_value", value=outcomes)
             is_failure = _is_failure(options["fail_on"], outcomes)
-            self._fail_or_go_on(context, runner, failed, summary, is_failure=is_failure)
+            self._fail_or_go_on(context, runner, failed, summary, is_failure)
         return outcomes
 
     def _plan_all(self, task: Task) -> list[WriteAttempt]:
@@ -285,8 +286,9 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self.check_keys({f"jobs[{index}].key": asked.key for index, asked in enumerate(requests)})
         writes = []
         for asked in requests:
-            place = digest_for([task.place, asked.path, asked.job.body()])
-            writes.append(self.plan(task, asked, place))
+            request = asked.request()
+            place = digest_for([task.place, request.path, asked.job.body()])
+            writes.append(self.plan(task, asked, request, place))
         return writes
 
     def _fail_or_go_on(
@@ -295,18 +297,22 @@ class FsmCreateJobsOperator(FsmJobOperator):
         runner: Runner,
         failed: list[JobOutcome],
         summary: str,
-        *,
         is_failure: bool,
     ) -> None:
         """Fail the task, unless it may pass with the outcomes that failed.
 
         It fails if ``fail_on`` says so, if another attempt could help, or if a person has to act.
         """
+        from fsm_provider.writes.runner import TRANSIENT
+
         passing_error = _error_that_may_pass(runner)
         was_killed = runner.stop_reason == STOPPED
         retry_could_help = was_killed or passing_error is not None
-        may_retry = retry_could_help and not _is_last_attempt(context)
-        if not (is_failure or may_retry or _needs_a_person(runner, passing_error)):
+        has_attempts = "ti" in context and context["ti"].try_number <= context["ti"].max_tries
+        may_retry = retry_could_help and has_attempts
+        # By what Airflow's retries do not help against.
+        was_stopped_for_good = runner.stop_reason and not isinstance(passing_error, TRANSIENT)
+        if not (is_failure or may_retry or was_killed or was_stopped_for_good):
             self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
             return
         lines = []
@@ -355,19 +361,6 @@ def _error_that_may_pass(runner: Runner) -> FsmError | None:
         if not error.permanent and not isinstance(error, FsmNotSentError):
             return error
     return None
-
-
-def _is_last_attempt(context: Context) -> bool:
-    return "ti" not in context or context["ti"].try_number > context["ti"].max_tries
-
-
-def _needs_a_person(runner: Runner, passing_error: FsmError | None) -> bool:
-    """Return whether the runner was stopped by what Airflow's retries do not help against."""
-    from fsm_provider.writes.runner import TRANSIENT
-
-    if not runner.stop_reason:
-        return False
-    return runner.stop_reason == STOPPED or not isinstance(passing_error, TRANSIENT)
 
 
 def job_id_or_skip(outcome: JobOutcome) -> int:

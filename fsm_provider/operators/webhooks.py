@@ -85,19 +85,24 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
                 self._webhook(target_url or "https://receiver.invalid")
 
     def perform(self, context: Context) -> list[dict[str, Any]]:
+        from fsm_provider.plugins.webhooks.settings import DIGEST_LENGTH, registrations_prefix
+
         webhook = self._webhook(self.target_url or self._receiver_url())
         task = Task.from_context(context, self.task_id)
+        service = self.hook.settings.service
+        prefix = registrations_prefix(self.fsm_conn_id, webhook.object)
         registered = {}  # by Variable, in the order of the event types
         missing = []
         for event_type in webhook.event_types:
             wanted = webhook.model_copy(update={"event_types": [event_type]})
-            registration = self._registration(wanted)
-            variable = registration.variable
+            # Each Variable is named after what it is for.
+            content = [service, wanted.object, wanted.event_types, wanted.target_url]
+            variable = f"{prefix}{digest_for(content, DIGEST_LENGTH)}"
             registered[variable] = read_registration(variable).get("registration", {})
             if registered[variable]:
                 self.log.info("Registered before: Variable %s", variable)
             else:
-                missing.append(registration)
+                missing.append(Registration(wanted, variable, wanted.request()))
         if missing:
             made = self._register(context, task, missing)
             for registration, result in zip(missing, made, strict=True):
@@ -140,18 +145,8 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             entry.sent_by,
             entry.key,
         )
-        webhook = self._registrar.webhook_of(write.request)
+        webhook = self._registrar.registrations[write.request].webhook
         return {"id": entry.result_id, **webhook.subject, "targetURL": webhook.target_url}
-
-    def _registration(self, webhook: WebhookCreate) -> Registration:
-        """Return the registration of one event type; its Variable is named after what it is for."""
-        from fsm_provider.plugins.webhooks.settings import DIGEST_LENGTH, registrations_prefix
-
-        service = self.hook.settings.service
-        content = [service, webhook.object, webhook.event_types, webhook.target_url]
-        prefix = registrations_prefix(self.fsm_conn_id, webhook.object)
-        variable = f"{prefix}{digest_for(content, DIGEST_LENGTH)}"
-        return Registration(webhook, variable, webhook.request())
 
     def _webhook(self, target_url: str) -> WebhookCreate:
         from fsm_provider.api.payloads import WebhookCreate, check
@@ -205,6 +200,7 @@ class Registrar:
     stores the signing secret, which the service shows once.
 
     :param endpoint: ``<connection>/<object>``, for whoever looks at the Variable.
+    :ivar registrations: by their requests.
     """
 
     def __init__(
@@ -212,16 +208,13 @@ class Registrar:
     ) -> None:
         self._client = client
         self._endpoint = endpoint
-        self._by_request = {registration.request: registration for registration in registrations}
-
-    def webhook_of(self, request: ApiRequest) -> WebhookCreate:
-        return self._by_request[request].webhook
+        self.registrations = {registration.request: registration for registration in registrations}
 
     def send(
         self, request: ApiRequest, *, headers: Mapping[str, str], limit: TimeLimit
     ) -> dict[str, Any]:
         """Register a webhook, and store its secret; return it without."""
-        registration = self._by_request[request]
+        registration = self.registrations[request]
         variable = registration.variable
         try:
             stored = read_registration(variable)

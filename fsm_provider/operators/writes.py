@@ -43,7 +43,7 @@ class FsmWriteOperator(FsmBaseOperator):
     }
     operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmUncertainLink(),)
     _runner: Runner | None = None
-    _is_stopped: bool = False
+    _is_stopped = False
 
     def __init__(self, *, once_per: str = "run", if_uncertain: str = "fail", **kwargs: Any) -> None:
         super().__init__(**kwargs)

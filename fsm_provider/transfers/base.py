@@ -49,16 +49,11 @@ def _parse_destination(name: str, value: Any) -> Any:
 
 def _parse_file(name: str, value: Any) -> Any:
     file = _parse_destination(name, value)
-    if _format_of(str(file)) not in FORMATS:
+    if str(file).rpartition(".")[2] not in FORMATS:
         raise FsmInputError(
             f"{name}: {file} should be a file whose name ends in .jsonl, .csv or .parquet"
         )
     return file
-
-
-def _format_of(name: str) -> str:
-    """Return the end of a file's name, which says its format."""
-    return name.rpartition(".")[2]
 
 
 class FsmObjectStorageOperator(FsmBaseOperator):
@@ -141,12 +136,13 @@ class FsmExportOperator(FsmObjectStorageOperator):
         :param encode_records: makes rows of the records of a listing, and has each record's rows
             encoded.
         """
-        from fsm_provider.storage import AtomicFiles, report, uri_for_records
+        from fsm_provider.storage import AtomicFiles, report_read
         from fsm_provider.transfers.export import format_for, read_completely
 
         path = self.destination_path()
         quote_formulas = self.options()["quote_formulas"]
-        encode, write = format_for(_format_of(path.name), schema, quote_formulas=quote_formulas)
+        file_format = path.name.rpartition(".")[2]
+        encode, write = format_for(file_format, schema, quote_formulas)
         with (
             AtomicFiles(path.parent, context, part=path.name) as files,
             read_completely(list_records, partial(encode_records, encode)) as buffer,
@@ -154,7 +150,7 @@ class FsmExportOperator(FsmObjectStorageOperator):
         ):
             write(file, buffer.chunks())
             size = file.tell()
-        report(self.hook, inputs=[uri_for_records(self.fsm_conn_id, self.records)])
+        report_read(self.hook, self.records)
         self.log.info(
             "Exported %s, %s: %s", pluralize(buffer.rows, "row"), pluralize(size, "byte"), path
         )

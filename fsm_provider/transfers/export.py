@@ -4,8 +4,6 @@ A record becomes rows of values, and these become bytes (:class:`EncodedRecord`)
 :class:`SortBuffer` sorts them, on the disk. A writer writes them to the file.
 """
 
-from __future__ import annotations
-
 import csv
 import gc
 import hashlib
@@ -21,7 +19,6 @@ from operator import attrgetter, itemgetter
 from typing import Any, BinaryIO, NamedTuple, get_args
 
 from pydantic import AwareDatetime
-from pydantic.fields import FieldInfo
 from pydantic_core import from_json, to_json, to_jsonable_python
 
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
@@ -182,22 +179,13 @@ class _UsualValues:
 def _columns_for(model: type[Record], prefix: str = "", path: str = "") -> Iterator[Column]:
     for attribute, field in model.model_fields.items():
         name = f"{prefix}{wire_name(attribute)}"
-        kind = _type_for(field)
+        kind: Any = field.annotation
+        while get_args(kind):  # X for X | None or list[X] | None, where X may be annotated
+            kind = get_args(kind)[0]
         if isinstance(kind, type) and issubclass(kind, Record):
             yield from _columns_for(kind, f"{name}_", f"{path}{attribute}.")
         else:
             yield Column(name, f"{path}{attribute}", _KINDS.get(kind, "text"))
-
-
-def _type_for(field: FieldInfo) -> Any:
-    """Return the type of a field's values: X for ``X | None`` or ``list[X] | None``.
-
-    X may be annotated.
-    """
-    kind: Any = field.annotation
-    while get_args(kind):
-        kind = get_args(kind)[0]
-    return kind
 
 
 class EncodedRecord(NamedTuple):
@@ -330,14 +318,18 @@ def read_completely(
     :raises FsmResponseError: if they do not.
     """
     with closing(SortBuffer()) as buffer:
-        mismatch = _read(list_records(), encode, buffer)
+        listing = list_records()
+        buffer.fill(encode(listing))
+        mismatch = listing.mismatch
         if mismatch is None:
             yield buffer
             return
         identifiers = buffer.digest_of_identifiers()
     logger.info("The listing is read once more: %s", mismatch)
     with closing(SortBuffer()) as buffer:
-        mismatch = _read(list_records(), encode, buffer)
+        listing = list_records()
+        buffer.fill(encode(listing))
+        mismatch = listing.mismatch
         if mismatch is not None:
             if buffer.digest_of_identifiers() != identifiers:
                 raise FsmResponseError(
@@ -352,22 +344,14 @@ def read_completely(
         yield buffer
 
 
-def _read(
-    listing: Listing, encode: Callable[[Listing], Iterable[EncodedRecord]], buffer: SortBuffer
-) -> str | None:
-    """Read a listing into a buffer; return how it differs from the service's totals, if it does."""
-    buffer.fill(encode(listing))
-    return listing.mismatch
-
-
-def format_for(name: str, schema: Schema, *, quote_formulas: bool) -> tuple[Encoder, Writer]:
+def format_for(name: str, schema: Schema, quote_formulas: bool) -> tuple[Encoder, Writer]:
     """Return the encoder and the writer of a format.
 
     :param name: ``jsonl``, ``csv`` or ``parquet``.
     :raises FsmInputError: if the library that it needs is not installed.
     """
     if name == "jsonl":
-        return _json_encoder(schema), _write_text
+        return partial(_encode_json, schema), _write_text
     if name == "csv":
         return _csv_format(schema, quote_formulas)
     if not find_spec("pyarrow"):
@@ -383,12 +367,9 @@ def _write_text(file: BinaryIO, chunks: Iterable[list[bytes]]) -> None:
         file.write(b"".join(chunk))
 
 
-def _json_encoder(schema: Schema) -> Encoder:
-    def encode(rows: list[Row]) -> bytes:
-        lines = [to_json(dict(zip(schema.names, row, strict=True))) + b"\n" for row in rows]
-        return b"".join(lines)
-
-    return encode
+def _encode_json(schema: Schema, rows: list[Row]) -> bytes:
+    lines = [to_json(dict(zip(schema.names, row, strict=True))) + b"\n" for row in rows]
+    return b"".join(lines)
 
 
 def _csv_format(schema: Schema, quote_formulas: bool) -> tuple[Encoder, Writer]:
@@ -427,13 +408,6 @@ def _encode_cells(rows: list[Row]) -> bytes:
     return to_json(list(chain.from_iterable(rows)))
 
 
-def _decode_cells(chunk: list[bytes]) -> Row:
-    cells: Row = []
-    for content in chunk:
-        cells.extend(from_json(content, cache_strings="none"))
-    return cells
-
-
 def _write_parquet(schema: Schema, file: BinaryIO, chunks: Iterable[list[bytes]]) -> None:
     """Write each chunk as a row group."""
     import pyarrow  # type: ignore[import-untyped]
@@ -449,7 +423,9 @@ def _write_parquet(schema: Schema, file: BinaryIO, chunks: Iterable[list[bytes]]
     pool = pyarrow.system_memory_pool()  # the default one returns little memory
     with parquet.ParquetWriter(file, columns, compression="zstd") as writer:
         for chunk in chunks:
-            cells = _decode_cells(chunk)
+            cells: Row = []
+            for content in chunk:
+                cells.extend(from_json(content, cache_strings="none"))
             arrays = [
                 pyarrow.array(cells[start::width], memory_pool=pool) for start in range(width)
             ]

@@ -29,7 +29,7 @@ from fsm_provider.api.retry import REPEATABLE
 from fsm_provider.api.validation import parse_identifier, pluralize
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.base import fail_in_part
-from fsm_provider.storage import report, uri_for_records
+from fsm_provider.storage import report_read
 
 if TYPE_CHECKING:
     from fsm_provider.api.downloads import PdfLimits
@@ -62,12 +62,6 @@ class _Item:
     name: str | None = None
     size: int = 0
     error: FsmError | None = None
-
-    def succeed(self, outcome: Literal["stored", "skipped"], name: str, size: int) -> None:
-        self.outcome = outcome
-        self.name = name
-        self.size = size
-        self.error = None
 
     def fail(self, error: FsmError) -> None:
         self.outcome = "failed"
@@ -124,23 +118,20 @@ class PdfTransfer:
     def run(self) -> dict[str, Any]:
         """Store the files; return the operator's result once no download is under way."""
         self._store_all(self._items)
-        remaining = _those_to_look_up(self._items)
+        remaining = [item for item in self._items if item.needs_lookup]
         while remaining and not self._stopping.is_set():
             listed = self._look_up(remaining)
             self._store_all(listed)
-            remaining = _those_to_look_up(listed)
+            remaining = [item for item in listed if item.needs_lookup]
             if len(remaining) == len(listed):
                 break
         for item in remaining:
             item.log()
-        report(self._hook, inputs=[uri_for_records(self._hook.fsm_conn_id, "forms")])
+        report_read(self._hook, "forms")
         logger.info(self._summary())
         return {
             "paths": [self._path_of(item) for item in self._items],
-            "stored": self._count("stored"),
-            "skipped": self._count("skipped"),
-            "failed": self._count("failed"),
-            "not_tried": self._count("not_tried"),
+            **self._count(),
             "bytes": self._stored_bytes(),
         }
 
@@ -162,15 +153,17 @@ class PdfTransfer:
             self._summary(),
             failures,
             all_are_in="the log",
-            retry=passing_error is not None or self._count("not_tried") > 0,
+            retry=passing_error is not None or self._count()["not_tried"] > 0,
             passing_error=passing_error,
         )
 
     def _path_of(self, item: _Item) -> str | None:
         return str(self._files.folder / item.name) if item.name else None
 
-    def _count(self, outcome: Outcome) -> int:
-        return [item.outcome for item in self._items].count(outcome)
+    def _count(self) -> dict[str, int]:
+        """Return the number of items by their outcome."""
+        outcomes = [item.outcome for item in self._items]
+        return {outcome: outcomes.count(outcome) for outcome in get_args(Outcome)}
 
     def _stored_bytes(self) -> int:
         """Return how many bytes were stored; several items may be of one file."""
@@ -179,8 +172,7 @@ class PdfTransfer:
 
     def _summary(self) -> str:
         parts = []
-        for outcome in get_args(Outcome):
-            number = self._count(outcome)
+        for outcome, number in self._count().items():
             if number:
                 parts.append(f"{number} {outcome.replace('_', ' ')}")
         outcomes = ", ".join(parts) or "nothing to do"
@@ -239,8 +231,11 @@ class PdfTransfer:
         for item in items:
             if error:
                 item.fail(error)
-            else:
-                item.succeed("skipped" if is_stored else "stored", name, size)
+                continue
+            item.outcome = "skipped" if is_stored else "stored"
+            item.name = name
+            item.size = size
+            item.error = None
         if not items[0].needs_lookup:
             items[0].log()
         self._count_failure(error)
@@ -271,7 +266,12 @@ class PdfTransfer:
 
     def _look_up(self, items: list[_Item]) -> list[_Item]:
         """Look items up in the listing; return those that are there, with their current records."""
-        wanted = _narrowest([item.form for item in items])
+        forms = [item.form for item in items]
+        wanted = FormFilter(  # that matches these forms and as few others as possible
+            property_id=_common_identifier([form.property_id for form in forms]),
+            job_id=_common_identifier([job_id_from(form) for form in forms]),
+            updated_since=_earliest_update(forms),
+        )
         logger.info("Looking up %s in the listing (%s)", pluralize(len(items), "form"), wanted)
         not_listed = defaultdict(list)
         for item in items:
@@ -301,10 +301,6 @@ class PdfTransfer:
         """Wait before a request, as ``time.sleep`` does, unless the task is stopping."""
         if self._stopping.wait(seconds):
             raise _StoppedError
-
-
-def _those_to_look_up(items: list[_Item]) -> list[_Item]:
-    return [item for item in items if item.needs_lookup]
 
 
 def _form_with_url(items: list[_Item]) -> Form:
@@ -341,15 +337,6 @@ def _utc(value: Any) -> datetime | None:
         return value.astimezone(UTC)
     except OverflowError:
         return None
-
-
-def _narrowest(forms: list[Form]) -> FormFilter:
-    """Make the filter that matches these forms and as few others as possible."""
-    return FormFilter(
-        property_id=_common_identifier([form.property_id for form in forms]),
-        job_id=_common_identifier([job_id_from(form) for form in forms]),
-        updated_since=_earliest_update(forms),
-    )
 
 
 def _earliest_update(forms: list[Form]) -> datetime | None:

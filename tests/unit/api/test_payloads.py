@@ -297,9 +297,9 @@ def test_an_unknown_field_is_named_with_those_of_a_job(request_, name):
     ],
 )
 def test_a_property_stays_one_segment_of_the_path(identifier, segment):
-    request = JobRequest(property_id=identifier, job={})
+    asked = JobRequest(property_id=identifier, job={})
 
-    assert request.path == f"/properties/{segment}/jobs"
+    assert asked.request().path == f"/properties/{segment}/jobs"
 
 
 @pytest.mark.parametrize("identifier", [None, "", " ", True, 1.5, ".", "..", " .. ", "None", "a b"])
