@@ -173,20 +173,18 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
 
 
 def _references_of(event: Any) -> Iterator[FormReference]:
-    """Yield the forms of an event, with their connection; none if it is of another asset."""
+    """Yield the forms of an event, with their connection; none if it is of another asset.
+
+    If this process has defined the asset otherwise than it was polled, that is logged.
+    """
     match (event.extra or {}).get("payload"):
         case {
             "asset_name": str(name),
             "question": {"fsm_conn_id": str(fsm_conn_id)} as polled,
             "forms": list(references),
         }:
-            _check_definitions(name, polled)
+            others = [question for question in _defined.get(name, ()) if question != polled]
+            if others:
+                logger.error(DEFINED_TWICE, name, others[-1], polled)
             for reference in references:
                 yield {**reference, "fsm_conn_id": fsm_conn_id}
-
-
-def _check_definitions(name: str, polled: Mapping[str, Any]) -> None:
-    """Log an error if this process has defined an asset otherwise than it was polled."""
-    others = [question for question in _defined.get(name, ()) if question != polled]
-    if others:
-        logger.error(DEFINED_TWICE, name, others[-1], polled)

@@ -1,7 +1,5 @@
 """The commands ``python -m fsm_provider`` and ``airflow fsm``, and what they share."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -1,7 +1,5 @@
 """Find the settings that a service needs, with GET requests: ``python -m fsm_provider probe``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime

@@ -5,8 +5,6 @@ watchers store is there, too, since Airflow 3.3; before, it is in the SQL databa
 connection names.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict

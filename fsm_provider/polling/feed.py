@@ -247,23 +247,18 @@ class Feed:
     # --- catch-ups ---
 
     async def _catch_up(self) -> None:
-        due = self._due_subscribers()
+        now = _now()
+        # While listings of changes are refused, everybody is due.
+        due = [
+            subscriber
+            for subscriber, subscription in self._subscriptions.items()
+            if self._is_refused or subscription.due <= now
+        ]
         are_many = len(due) > MAX_OWN
-        if are_many and not self._is_refused and _now() >= self._one_by_one_until:
+        if are_many and not self._is_refused and now >= self._one_by_one_until:
             await self._catch_up_together(due)
         else:
             await self._catch_up_one_by_one(due)
-
-    def _due_subscribers(self) -> list[Subscriber]:
-        """Return who is due: while listings of changes are refused, everybody."""
-        if self._is_refused:
-            return list(self._subscriptions)
-        now = _now()
-        return [
-            subscriber
-            for subscriber, subscription in self._subscriptions.items()
-            if subscription.due <= now
-        ]
 
     async def _catch_up_together(self, subscribers: list[Subscriber]) -> None:
         queries = []

@@ -391,9 +391,10 @@ class Watcher:
         await self._check_claim()
         self._emitted_by_day = Counter(stored.get("days", {}))
         self._reset = reset["id"] if reset else None
+        has_begun = stored.get("floor") is not None or stored.get("watermark") is not None
         if reset and stored.get("reset") != self._reset:
             self.tracker.begin(reset["time"], stored_keys=entries)
-        elif _says_where_it_is(stored):
+        elif has_begun:
             self.tracker.restore(stored, entries)
             self._has_begun = True
         else:
@@ -434,8 +435,10 @@ class Watcher:
         """
         try:
             announced = await self._store.aget(CONFIGURATION)
-            if announced is not None and self._is_replaced_by(announced):
-                raise ReplacedError
+            if announced is not None:
+                is_newer = format_of(announced) > FORMAT
+                if is_newer or WatcherConfig.from_json(announced) != self.config:
+                    raise ReplacedError
             await self._check_claim()
             await self._claim()
             reset = await self._read(RESET)
@@ -445,10 +448,6 @@ class Watcher:
             logger.exception(
                 "The state of the asset '%s' could not be read", self.config.asset_name
             )
-
-    def _is_replaced_by(self, announced: Mapping[str, Any]) -> bool:
-        is_newer = format_of(announced) > FORMAT
-        return is_newer or WatcherConfig.from_json(announced) != self.config
 
     async def _save(self) -> None:
         """Store what was emitted; if that fails, a later call does."""
@@ -471,10 +470,6 @@ class Watcher:
         if not self._has_begun:
             self._has_begun = True
             self.feed.catch_up_now(self)
-
-
-def _says_where_it_is(stored: Mapping[str, Any]) -> bool:
-    return stored.get("floor") is not None or stored.get("watermark") is not None
 
 
 def prefix_for(service: str) -> str:

@@ -1,7 +1,5 @@
 """What an asset watches for: the arguments of ``completed_forms``, as its watcher gets them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

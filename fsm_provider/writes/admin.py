@@ -3,8 +3,6 @@
 The command ``ledger``, the page and ``doctor`` are faces of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -128,7 +128,10 @@ class SqlLedger:
             after = changes[before.id](before)
             entries[before.id] = after
             if after is not before:
-                changed.append(self._parameters_of(after))
+                columns = self._row_of(after)
+                columns["its_scope"] = columns.pop("scope")  # the key selects the row
+                columns["its_id"] = columns.pop("id")
+                changed.append(columns)
         if len(entries) < len(changes):
             raise FsmInputError(
                 f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone"
@@ -209,13 +212,6 @@ class SqlLedger:
             "note": _escaped(entry.note),
         }
 
-    def _parameters_of(self, entry: LedgerEntry) -> dict[str, Any]:
-        """Return the parameters of an update: the columns, of which the key selects the row."""
-        row = self._row_of(entry)
-        row["its_scope"] = row.pop("scope")
-        row["its_id"] = row.pop("id")
-        return row
-
 
 class SqlLedgers:
     """All ledgers of one service in a database."""
@@ -227,8 +223,16 @@ class SqlLedgers:
     def entries(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[SqlLedger, LedgerEntry]]:
-        condition = self._is_ours if text is None else self._is_named(text)
-        query = _select_entries().where(condition)
+        query = _select_entries().where(self._is_ours)
+        if text is not None:
+            is_number = text.isdecimal() and len(text) <= MAX_BIGINT_DIGITS
+            job_id = int(text) if is_number else text
+            # An index for each, which SQLite would not find for the service and any of them.
+            query = _select_entries().where(
+                self._is_ours & (LEDGER.c.id == digest_for(text))
+                | self._is_ours & (LEDGER.c.reference_digest == digest_for(text))
+                | self._is_ours & (LEDGER.c.job_digest == digest_for(job_id))
+            )
         if states:
             query = query.where(LEDGER.c.state.in_(states))
         query = query.order_by(LEDGER.c.sent_at.desc()).limit(latest)
@@ -239,16 +243,6 @@ class SqlLedgers:
             for row in reversed(latest_first)
         ]
 
-    def _is_named(self, text: str) -> ColumnElement[bool]:
-        is_number = text.isdecimal() and len(text) <= MAX_BIGINT_DIGITS
-        job_id = int(text) if is_number else text
-        # An index for each, which SQLite would not find for the service and any of them.
-        return sa.or_(
-            self._is_ours & (LEDGER.c.id == digest_for(text)),
-            self._is_ours & (LEDGER.c.reference_digest == digest_for(text)),
-            self._is_ours & (LEDGER.c.job_digest == digest_for(job_id)),
-        )
-
     def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
         begin_of_day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
         query = (
@@ -256,7 +250,7 @@ class SqlLedgers:
             .where(self._is_ours, LEDGER.c.sent_at >= first * MILLISECONDS_PER_DAY)
             .group_by(begin_of_day, LEDGER.c.state)
         )
-        counts: Counter[tuple[int, str]] = Counter()
+        counts = Counter[tuple[int, str]]()
         with self._engine.connect() as connection:
             for begin, state, count in connection.execute(query):
                 day = int(begin) // MILLISECONDS_PER_DAY

@@ -1,7 +1,5 @@
 """Who may use the page: Airflow's login and permissions, and no page of another site."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any

@@ -143,7 +143,11 @@ def lead_back(conn_id: str) -> Response:
 
 def render(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
     """Return the page, with why something was refused. A section that cannot be read says so."""
-    settings = read_settings(conn_id)
+    try:
+        settings = settings_from(read_connection_outside_of_tasks(conn_id))
+    except (AirflowException, FsmInputError) as error:
+        logger.warning("The page: %s", error)
+        raise HTTPException(404) from None
     days = days_shown()
     labels = list(days.values())
     nonce = secrets.token_urlsafe(16)
@@ -172,14 +176,6 @@ def days_shown() -> dict[int, str]:
     today = int(time.time()) // SECONDS_PER_DAY
     days = range(today - DAYS + 1, today + 1)
     return {day: f"{time_of(day * SECONDS_PER_DAY):%F}" for day in days}
-
-
-def read_settings(conn_id: str) -> Settings:
-    try:
-        return settings_from(read_connection_outside_of_tasks(conn_id))
-    except (AirflowException, FsmInputError) as error:
-        logger.warning("The page: %s", error)
-        raise HTTPException(404) from None
 
 
 def read_ledger(

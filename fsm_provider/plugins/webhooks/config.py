@@ -1,7 +1,5 @@
 """The receiver's settings and secrets, read from Airflow at most once a second."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
