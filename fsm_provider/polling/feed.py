@@ -82,7 +82,7 @@ def subscribe(
         yield feed
     finally:
         feed.remove(subscriber)
-        if not feed.has_subscribers():
+        if not feed._subscriptions:
             feeds.pop(source, None)
             feed.close()
 
@@ -142,9 +142,6 @@ class Feed:
             self._by_routing_key[key].pop(subscriber, None)
             if not self._by_routing_key[key]:
                 del self._by_routing_key[key]
-
-    def has_subscribers(self) -> bool:
-        return bool(self._subscriptions)
 
     def close(self) -> None:
         self._task.cancel()
@@ -287,7 +284,7 @@ class Feed:
             queries = subscriber.queries()
             subscription.asked = _now()
             try:
-                started, is_complete = await self._list_and_hand_out(queries, only=subscriber)
+                started, is_complete = await self._list_and_hand_out(queries, subscriber)
             except FsmError as error:
                 if _concerns_service(error):
                     return
@@ -356,7 +353,7 @@ class Feed:
 
     def _forms_by_key(self, forms: Collection[FormVersion]) -> dict[RoutingKey, list[FormVersion]]:
         """Return the forms by those of their routing keys that somebody subscribes to."""
-        by_key: dict[RoutingKey, list[FormVersion]] = defaultdict(list)
+        by_key = defaultdict(list)
         for form in forms:
             keys = (
                 ("job", form.job_id),
@@ -397,7 +394,7 @@ def _common_queries(queries: Collection[Query]) -> list[Query]:
     """Return queries for the whole account, from the earliest of all bounds of their kind."""
     created = [query.created_since for query in queries if query.is_by_creation]
     updated = [query.updated_since for query in queries if not query.is_by_creation]
-    common: list[Query] = []
+    common = []
     if created:
         common.append(Query(created_since=min(created)))
     if updated:

@@ -85,8 +85,7 @@ class Lister:
         client = await self._current_client()
         try:
             return await _in_daemon_thread(
-                f"fsm {self._source.fsm_conn_id}",
-                lambda: list_once(client, wanted, self._params),
+                f"fsm {self._source.fsm_conn_id}", lambda: list_once(client, wanted, self._params)
             )
         except (FsmConnectionError, FsmUnauthorisedError):
             self._read_connection_at = float("-inf")

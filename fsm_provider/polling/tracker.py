@@ -52,7 +52,7 @@ class EmittedForms:
         self._unsaved.add(RECENT)
 
     def versions_of(self, identifier: int) -> set[Version]:
-        versions: set[Version] = set()
+        versions = set[Version]()
         for entry in self._entries.values():
             versions.update(entry.get(str(identifier), ()))
         return versions
@@ -166,9 +166,7 @@ class FormTracker:
         """Take the oldest of the pending forms; until they are confirmed, return the same ones."""
         if not self._in_event:
             oldest = nsmallest(
-                max_forms,
-                self.pending.values(),
-                key=lambda form: (form.time or BEGINNING, form.id),
+                max_forms, self.pending.values(), key=lambda form: (form.time or BEGINNING, form.id)
             )
             for form in oldest:
                 self._in_event[form.id] = self.pending.pop(form.id)

@@ -227,7 +227,7 @@ class Watcher:
         self._has_begun = False
         self._has_moved = False  # the connection leads to another service
         self._is_reconciling = False  # the last queries were those of a reconciliation
-        self._asked_since: Time = BEGINNING  # the bound of the last queries, if they were not
+        self._asked_since = BEGINNING  # the bound of the last queries, if they were not
         self._reconciled_at = LONG_AGO
         self._polled_at = self._clock()
         # Events.
@@ -338,7 +338,10 @@ class Watcher:
             elif self.tracker.floor is not None and self._clock() >= self._save_at:
                 await self._save()
             else:
-                await self._sleep_until(check_at)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(check_at - self._clock()):
+                        await self._wake.wait()
+                self._wake.clear()
 
     def confirm(self, *, is_stored: bool = True) -> None:
         """Take from Airflow whether the last event is in its database."""
@@ -360,12 +363,6 @@ class Watcher:
             await self._save()
         if self.tracker.pending:
             await asyncio.sleep(EVENT_INTERVAL - SETTLES)
-
-    async def _sleep_until(self, check_at: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(check_at - self._clock()):
-                await self._wake.wait()
-        self._wake.clear()
 
     # --- what is stored ---
 
@@ -393,7 +390,7 @@ class Watcher:
         self._reset = reset["id"] if reset else None
         has_begun = stored.get("floor") is not None or stored.get("watermark") is not None
         if reset and stored.get("reset") != self._reset:
-            self.tracker.begin(reset["time"], stored_keys=entries)
+            self.tracker.begin(reset["time"], entries)
         elif has_begun:
             self.tracker.restore(stored, entries)
             self._has_begun = True

@@ -64,11 +64,7 @@ class WatcherConfig:
         }
 
     def event_with(self, references: list[FormReference]) -> dict[str, Any]:
-        return {
-            "asset_name": self.asset_name,
-            "question": self.question(),
-            "forms": references,
-        }
+        return {"asset_name": self.asset_name, "question": self.question(), "forms": references}
 
     def first_floor(self) -> Time | None:
         """Return where an asset begins that has nothing stored; None: at its first poll."""

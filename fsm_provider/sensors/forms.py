@@ -153,7 +153,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self._missing = missing_forms(self._criteria, dict(known or ()))
         if known is None:
             self._missing["text"] = "no poll has succeeded"
-        filters: dict[str, Any] = {**self._wanted.as_dict()}
+        filters: Mapping[str, object] = self._wanted.as_dict()
         if job.property_id is not None:
             filters = {"property_id": job.property_id, **filters}
         return _described(self._criteria, filters)
@@ -309,7 +309,7 @@ def _parsed_record(value: Any) -> Any:
     return value
 
 
-def _described(criteria: Criteria, filters: Mapping[str, Any]) -> str:
+def _described(criteria: Criteria, filters: Mapping[str, object]) -> str:
     """Return what a sensor waits for, in words."""
     names = criteria.form_names
     minimum = criteria.minimum_forms

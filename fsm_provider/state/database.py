@@ -83,10 +83,7 @@ def _now(_: now, compiler: Any, **__: Any) -> str:
 
 
 def in_transaction(
-    engine: Engine,
-    work: Callable[[Connection], ResultT],
-    *,
-    waits_for_server: bool = True,
+    engine: Engine, work: Callable[[Connection], ResultT], *, waits_for_server: bool = True
 ) -> ResultT:
     """Return what ``work`` does in one transaction, which is repeated after a transient failure.
 
@@ -142,10 +139,7 @@ def _sqlstate(error: DBAPIError) -> str:
 
 
 def open_database(
-    state_conn_id: str,
-    get_hook: Callable[[str], Any] = BaseHook.get_hook,
-    *,
-    create: bool = True,
+    state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook, *, create: bool = True
 ) -> Engine:
     """Return the engine of the database that an Airflow connection names.
 

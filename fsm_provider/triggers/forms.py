@@ -147,8 +147,8 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         return Wait(
             selection,
             Criteria(self.minimum_forms, tuple(self.form_names)),
-            tolerance=self.failure_tolerance,
-            names_by_id=dict(state.known or ()),
+            self.failure_tolerance,
+            dict(state.known or ()),
         )
 
 

@@ -29,7 +29,7 @@ class Settlement:
     result: dict[str, Any] | None
 
     @classmethod
-    def exists(cls, result_id: int | None = None) -> Self:
+    def exists(cls, result_id: int | None) -> Self:
         """Say that it was made, with that id; without one, it is something that has none."""
         return cls({}) if result_id is None else cls({"id": result_id})
 
@@ -145,11 +145,7 @@ def find_as_seen(ledgers: LedgerReader, key: str, owner: str) -> EntryInLedger:
 
 
 def settle(
-    ledgers: LedgerReader,
-    entry_in_ledger: EntryInLedger,
-    settlement: Settlement,
-    by: str,
-    why: str,
+    ledgers: LedgerReader, entry_in_ledger: EntryInLedger, settlement: Settlement, by: str, why: str
 ) -> None:
     """Record what a person has found out about a write.
 
