@@ -1,7 +1,5 @@
 """Provider metadata for Airflow: the entry point ``apache_airflow_provider``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 _INTEGRATION = "Field-service management API"

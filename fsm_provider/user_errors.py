@@ -1,7 +1,5 @@
 """What an error tells a user, for the commands and the page."""
 
-from __future__ import annotations
-
 from fsm_provider.api.errors import FsmError
 
 

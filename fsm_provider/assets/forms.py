@@ -137,12 +137,10 @@ def completed_forms(
     _defined.setdefault(name, []).append(config.question())
     configuration = json.dumps(asdict(config), sort_keys=True)  # the same at each parsing
     events = AssetWatcher(
-        name=name,
-        trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id),
+        name=name, trigger=FsmFormEventTrigger(asset_name=name, fsm_conn_id=fsm_conn_id)
     )
     announcement = AssetWatcher(
-        name=f"{name} configuration",
-        trigger=FsmFormConfigurationTrigger(watch=configuration),
+        name=f"{name} configuration", trigger=FsmFormConfigurationTrigger(watch=configuration)
     )
     folder = uri_for_records(fsm_conn_id, "forms")
     uri = f"{folder}/{quote(name, safe='')}"
@@ -159,11 +157,11 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
     :return: references, in the order of their events; each names its connection, as
         ``fsm_conn_id``.
     """
-    events: dict[int, Any] = {}  # that of an asset and of its alias is one
+    events = {}  # that of an asset and of its alias is one
     for group in triggering_asset_events.values():
         for event in group:
             events[id(event)] = event
-    references: dict[tuple[Any, ...], FormReference] = {}
+    references = {}
     for event in sorted(events.values(), key=attrgetter("timestamp")):
         for reference in _references_of(event):
             updated = parse_reference_time(reference["lastUpdatedOnDateTime"])
@@ -173,20 +171,18 @@ def forms_from_events(triggering_asset_events: Mapping[Any, Iterable[Any]]) -> l
 
 
 def _references_of(event: Any) -> Iterator[FormReference]:
-    """Yield the forms of an event, with their connection; none if it is of another asset."""
+    """Yield the forms of an event, with their connection; none if it is of another asset.
+
+    If this process has defined the asset otherwise than it was polled, that is logged.
+    """
     match (event.extra or {}).get("payload"):
         case {
             "asset_name": str(name),
             "question": {"fsm_conn_id": str(fsm_conn_id)} as polled,
             "forms": list(references),
         }:
-            _check_definitions(name, polled)
+            others = [question for question in _defined.get(name, ()) if question != polled]
+            if others:
+                logger.error(DEFINED_TWICE, name, others[-1], polled)
             for reference in references:
                 yield {**reference, "fsm_conn_id": fsm_conn_id}
-
-
-def _check_definitions(name: str, polled: Mapping[str, Any]) -> None:
-    """Log an error if this process has defined an asset otherwise than it was polled."""
-    others = [question for question in _defined.get(name, ()) if question != polled]
-    if others:
-        logger.error(DEFINED_TWICE, name, others[-1], polled)

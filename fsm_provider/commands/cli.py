@@ -1,7 +1,5 @@
 """The commands ``python -m fsm_provider`` and ``airflow fsm``, and what they share."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os
@@ -63,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_prov
         arguments = sys.argv[1:]
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has not all letters
-    command: str = parser.parse_args(arguments[:1]).command
+    command = parser.parse_args(arguments[:1]).command
     try:
         run = import_module(COMMANDS[command][0]).main
     except ModuleNotFoundError as missing:
@@ -119,7 +117,7 @@ def airflow_commands() -> list[Any]:
     return [command]
 
 
-def parse_conn_id(arguments: Sequence[str] | None, prog: str, description: str) -> str:
+def parse_conn_id(arguments: Sequence[str], prog: str, description: str) -> str:
     """Parse the command line of a command about one connection."""
     examples = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
     parser = argparse.ArgumentParser(prog, None, description, examples, formatter_class=_RAW)

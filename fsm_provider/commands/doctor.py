@@ -1,17 +1,12 @@
 """Check what the provider needs, part by part: ``python -m fsm_provider doctor``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 from fsm_provider.api.redaction import printable
 from fsm_provider.commands.cli import parse_conn_id, quiet_airflow
 from fsm_provider.user_errors import text_of
-
-if TYPE_CHECKING:
-    from fsm_provider.plugins.webhooks.config import RouteConfig
 
 DESCRIPTION = """\
 Check the connection, the service's clock, the ledger, the triggerer, and the receiver of webhooks
@@ -19,9 +14,7 @@ if it is used. Reads only, and needs Airflow's database, as the scheduler does. 
 is well, 1 if something is not."""
 
 
-def main(
-    arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider doctor"
-) -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
     exit_code = 0
     for name, check in CHECKS.items():
@@ -86,6 +79,7 @@ def _check_triggerer(_: str) -> str:
 
 
 def _check_receiver(_: str) -> str:
+    """Check that deliveries on each route can be told from others, and are wanted."""
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
     from fsm_provider.plugins.webhooks.config import ReceiverConfiguration
@@ -97,26 +91,23 @@ def _check_receiver(_: str) -> str:
         return f"not used: there is no Variable {SETTINGS_VARIABLE}"
     if not AIRFLOW_V_3_0_PLUS:
         raise FsmRefusedError("the receiver needs Airflow 3.0 or newer")
+    from fsm_provider.plugins.webhooks.events import count_deliveries
+
     ReceiverSettings.parse(text)
     configs = ReceiverConfiguration().read()
     for route, config in configs.items():
-        _check_route(route, config)
+        is_secret_missing = config.endpoint.signature != "none" and not config.signing_secrets
+        if is_secret_missing or not config.path_tokens:
+            raise FsmRefusedError(
+                f"{route} has no path token or signing secret: register its webhook"
+            )
+        fsm_conn_id, _ = route.split("/")
+        counts = count_deliveries(fsm_conn_id)
+        if route not in [count.route for count in counts if count.has_asset]:
+            raise FsmRefusedError(
+                f"no DAG uses the asset fsm://{route}: until one does, deliveries get HTTP 503"
+            )
     return f"accepts deliveries for {', '.join(configs) or 'nothing'}"
-
-
-def _check_route(route: str, config: RouteConfig) -> None:
-    """Check that deliveries at a path of the receiver can be told from others, and are wanted."""
-    from fsm_provider.plugins.webhooks.events import count_deliveries
-
-    is_secret_missing = config.endpoint.signature != "none" and not config.signing_secrets
-    if is_secret_missing or not config.path_tokens:
-        raise FsmRefusedError(f"{route} has no path token or signing secret: register its webhook")
-    fsm_conn_id, _ = route.split("/")
-    counts = count_deliveries(fsm_conn_id)
-    if route not in [count.route for count in counts if count.has_asset]:
-        raise FsmRefusedError(
-            f"no DAG uses the asset fsm://{route}: until one does, deliveries get HTTP 503"
-        )
 
 
 CHECKS: dict[str, Callable[[str], str]] = {

@@ -34,9 +34,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 HEAD = ("key", "state", "id", "sent by", "at (UTC)", "what")
 
 
-def main(
-    arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider ledger"
-) -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     options = _make_parser(prog).parse_args(arguments)
     return COMMANDS[options.command](options)
 
@@ -105,9 +103,8 @@ def _selection_from(options: argparse.Namespace) -> Selection:
 
 def _cells_for(entry: LedgerEntry) -> tuple[str, ...]:
     """Return the cells of an entry, in the columns of ``HEAD``."""
-    sent_at = "-"
-    if entry.sent_at:
-        sent_at = f"{datetime.fromtimestamp(entry.sent_at / 1000, UTC):%F %T}"
+    sent = datetime.fromtimestamp(entry.sent_at / 1000, UTC)
+    sent_at = f"{sent:%F %T}" if entry.sent_at else "-"
     result_id = str(entry.result_id or "-")
     return entry.key, entry.state, result_id, str(entry.sent_by), sent_at, str(entry)
 

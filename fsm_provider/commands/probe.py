@@ -1,7 +1,5 @@
 """Find the settings that a service needs, with GET requests: ``python -m fsm_provider probe``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -129,7 +127,7 @@ class Probe:
         return usual_size
 
     def _find_cursor(self, first: Page[Form]) -> Finding:
-        params: dict[str, Any] = {}
+        params = {}
         paginator = _paginator_after(first)
         if paginator.finished and self._size_param:
             params = {self._size_param: 1}
@@ -185,7 +183,7 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
     return bool(second_ids) and first_ids.isdisjoint(second_ids)
 
 
-def main(arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider probe") -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
     from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 

@@ -23,9 +23,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)")
 
 
-def main(
-    arguments: Sequence[str] | None = None, prog: str = "python -m fsm_provider watermark"
-) -> int:
+def main(arguments: Sequence[str], prog: str) -> int:
     options = _make_parser(prog).parse_args(arguments)
     return COMMANDS[options.command](options)
 

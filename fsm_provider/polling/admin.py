@@ -5,8 +5,6 @@ watchers store is there, too, since Airflow 3.3; before, it is in the SQL databa
 connection names.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict
@@ -19,6 +17,7 @@ from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
@@ -57,7 +56,7 @@ def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> l
         for asset in _assets_in_dags()
         if name in (None, asset.name) and fsm_conn_id in (None, asset.fsm_conn_id)
     ]
-    by_connection: dict[str, list[AssetStatus]] = defaultdict(list)
+    by_connection = defaultdict(list)
     for asset in assets:
         by_connection[asset.fsm_conn_id].append(asset)
     for conn_id, of_connection in by_connection.items():
@@ -112,7 +111,6 @@ def _assets_in_dags() -> list[AssetStatus]:
     """Return the assets of completed forms, by name, without what is stored with them."""
     from airflow.models.asset import AssetModel
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
-    from airflow.utils.session import create_session
 
     query = (
         select(AssetModel.id, AssetModel.name, AssetModel.uri, Scheduled.dag_id)
@@ -155,7 +153,6 @@ def _add_what_is_stored(conn_id: str, assets: Collection[AssetStatus]) -> None:
 def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -> StoredValues:
     """Return what is stored in the database of Airflow 3.3."""
     from airflow.models.asset_state_store import AssetStateStoreModel as Stored
-    from airflow.utils.session import create_session
 
     backend = conf.get("workers", "state_store_backend", fallback="")
     if backend:

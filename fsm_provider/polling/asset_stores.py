@@ -1,7 +1,5 @@
 """What is stored with an asset before Airflow 3.3: rows of a SQL database, one for each key."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence

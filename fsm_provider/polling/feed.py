@@ -82,7 +82,7 @@ def subscribe(
         yield feed
     finally:
         feed.remove(subscriber)
-        if not feed.has_subscribers():
+        if not feed._subscriptions:
             feeds.pop(source, None)
             feed.close()
 
@@ -142,9 +142,6 @@ class Feed:
             self._by_routing_key[key].pop(subscriber, None)
             if not self._by_routing_key[key]:
                 del self._by_routing_key[key]
-
-    def has_subscribers(self) -> bool:
-        return bool(self._subscriptions)
 
     def close(self) -> None:
         self._task.cancel()
@@ -247,23 +244,18 @@ class Feed:
     # --- catch-ups ---
 
     async def _catch_up(self) -> None:
-        due = self._due_subscribers()
+        now = _now()
+        # While listings of changes are refused, everybody is due.
+        due = [
+            subscriber
+            for subscriber, subscription in self._subscriptions.items()
+            if self._is_refused or subscription.due <= now
+        ]
         are_many = len(due) > MAX_OWN
-        if are_many and not self._is_refused and _now() >= self._one_by_one_until:
+        if are_many and not self._is_refused and now >= self._one_by_one_until:
             await self._catch_up_together(due)
         else:
             await self._catch_up_one_by_one(due)
-
-    def _due_subscribers(self) -> list[Subscriber]:
-        """Return who is due: while listings of changes are refused, everybody."""
-        if self._is_refused:
-            return list(self._subscriptions)
-        now = _now()
-        return [
-            subscriber
-            for subscriber, subscription in self._subscriptions.items()
-            if subscription.due <= now
-        ]
 
     async def _catch_up_together(self, subscribers: list[Subscriber]) -> None:
         queries = []
@@ -292,7 +284,7 @@ class Feed:
             queries = subscriber.queries()
             subscription.asked = _now()
             try:
-                started, is_complete = await self._list_and_hand_out(queries, only=subscriber)
+                started, is_complete = await self._list_and_hand_out(queries, subscriber)
             except FsmError as error:
                 if _concerns_service(error):
                     return
@@ -361,7 +353,7 @@ class Feed:
 
     def _forms_by_key(self, forms: Collection[FormVersion]) -> dict[RoutingKey, list[FormVersion]]:
         """Return the forms by those of their routing keys that somebody subscribes to."""
-        by_key: dict[RoutingKey, list[FormVersion]] = defaultdict(list)
+        by_key = defaultdict(list)
         for form in forms:
             keys = (
                 ("job", form.job_id),
@@ -402,7 +394,7 @@ def _common_queries(queries: Collection[Query]) -> list[Query]:
     """Return queries for the whole account, from the earliest of all bounds of their kind."""
     created = [query.created_since for query in queries if query.is_by_creation]
     updated = [query.updated_since for query in queries if not query.is_by_creation]
-    common: list[Query] = []
+    common = []
     if created:
         common.append(Query(created_since=min(created)))
     if updated:

@@ -5,8 +5,6 @@ may be added, which older versions ignore, and left out, which then have a defau
 older version would misread makes a new format, which that version refuses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any

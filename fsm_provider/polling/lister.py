@@ -13,12 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
 from fsm_provider.api.forms import FormFilter
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.polling.polls import (
-    ListingResult,
-    Query,
-    bound_at,
-    list_once,
-)
+from fsm_provider.polling.polls import ListingResult, Query, bound_at, list_once
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
@@ -65,7 +60,7 @@ class Lister:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._params: dict[str, Any] = json.loads(source.query_params)
+        self._params = json.loads(source.query_params)
         self._client: FsmClient | None = None
         self._read_connection_at = float("-inf")  # by the event loop: at the next listing
 
@@ -90,8 +85,7 @@ class Lister:
         client = await self._current_client()
         try:
             return await _in_daemon_thread(
-                f"fsm {self._source.fsm_conn_id}",
-                lambda: list_once(client, wanted, self._params),
+                f"fsm {self._source.fsm_conn_id}", lambda: list_once(client, wanted, self._params)
             )
         except (FsmConnectionError, FsmUnauthorisedError):
             self._read_connection_at = float("-inf")
@@ -165,7 +159,9 @@ async def list_completely(
     reading = first
     forms = {form.id: form for form in first.forms}
     for _ in range(MAX_READINGS - 1):
-        if _has_its_total(reading):
+        identifiers = {form.id for form in reading.forms}
+        has_its_total = reading.total is None or len(identifiers) >= reading.total
+        if has_its_total:
             return replace(first, forms=list(forms.values()))
         reading = await list_forms(query)
         added = [form for form in reading.forms if form.id not in forms]
@@ -173,8 +169,3 @@ async def list_completely(
         if not any(form.time is None or form.time < first.started for form in added):
             return replace(first, forms=list(forms.values()))
     return replace(first, forms=list(forms.values()), is_complete=False)
-
-
-def _has_its_total(reading: ListingResult) -> bool:
-    identifiers = {form.id for form in reading.forms}
-    return reading.total is None or len(identifiers) >= reading.total

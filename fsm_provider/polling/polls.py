@@ -31,7 +31,7 @@ from fsm_provider.api.validation import canonical_id
 
 if TYPE_CHECKING:
     from fsm_provider.api.client import FsmClient
-    from fsm_provider.api.models import Form, Page
+    from fsm_provider.api.models import Form
 
 Time = float
 RoutingKey = tuple[str, str]
@@ -181,7 +181,11 @@ def list_once(
     started = None
     for page in pages.pages_with_warning():
         if started is None:
-            started = _earliest_start(page, requested, time.monotonic() - began)
+            started = requested
+            server_time = seconds_of(getattr(page.meta, "server_time", None))
+            if server_time is not None:
+                # The earlier of both clocks: from too late a time, forms are missed.
+                started = min(requested, server_time - (time.monotonic() - began))
         forms += [
             _version_from(record, reference_for(record))
             for record in page.data
@@ -193,19 +197,6 @@ def list_once(
     if started is None:
         started = requested
     return ListingResult(forms, started, total, client.settings.service)
-
-
-def _earliest_start(page: Page[Form], requested: Time, elapsed: float) -> Time:
-    """Return when a listing started: by the service's clock or by ours, the earlier.
-
-    From too late a time, forms are missed.
-
-    :param elapsed: the seconds from the request to the page, which shows the service's time.
-    """
-    server_time = seconds_of(getattr(page.meta, "server_time", None))
-    if server_time is None:
-        return requested
-    return min(requested, server_time - elapsed)
 
 
 def _version_from(record: Form, reference: FormReference) -> FormVersion:

@@ -1,7 +1,5 @@
 """What a feed asks of those whom it polls for: deferred sensors, and watchers of assets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import ClassVar, Protocol
 

@@ -1,7 +1,5 @@
 """Which forms are new to an asset, across restarts. Nothing here does I/O."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from heapq import nsmallest
 from typing import Any
@@ -41,7 +39,12 @@ class EmittedForms:
 
     def restore(self, entries: Mapping[str, Any]) -> None:
         for key, entry in entries.items():
-            self._entries[key] = self._without_forgotten(_versions_from(entry))
+            self._entries[key] = {
+                identifier: dict(versions)
+                for identifier, versions in entry.items()
+                if isinstance(versions, list)  # it may have other fields
+            }
+            self._forget_old(key)
 
     def remember(self, form: FormVersion, now: Time) -> None:
         versions = self._entries[RECENT].setdefault(str(form.id), {})
@@ -49,14 +52,14 @@ class EmittedForms:
         self._unsaved.add(RECENT)
 
     def versions_of(self, identifier: int) -> set[Version]:
-        versions: set[Version] = set()
+        versions = set[Version]()
         for entry in self._entries.values():
             versions.update(entry.get(str(identifier), ()))
         return versions
 
     def prepare_save(self, now: Time) -> list[tuple[str, Any]]:
         """Forget what is old, and return the entries that have changed: the recent one is last."""
-        self._entries[RECENT] = self._without_forgotten(self._entries[RECENT])
+        self._forget_old(RECENT)
         if len(self._entries[RECENT]) >= MAX_RECENT:
             self._merge_recent(now)
         return [
@@ -70,7 +73,7 @@ class EmittedForms:
     def _merge_recent(self, now: Time) -> None:
         """Merge the recent versions into the chunk of the period in which they were emitted."""
         for key in CHUNKS:
-            self._entries[key] = self._without_forgotten(self._entries[key])
+            self._forget_old(key)
         number = int(now // self._period)
         key = CHUNKS[number % len(CHUNKS)]
         for identifier, versions in self._entries[RECENT].items():
@@ -78,15 +81,15 @@ class EmittedForms:
         self._entries[RECENT] = {}
         self._unsaved |= {key, RECENT}
 
-    def _without_forgotten(self, entry: Versions) -> Versions:
-        """Return an entry without versions so old that they would not be emitted again."""
+    def _forget_old(self, key: str) -> None:
+        """Forget versions in an entry so old that they would not be emitted again."""
         remembered = {}
         floor = self._forgotten_before
-        for identifier, versions in entry.items():
+        for identifier, versions in self._entries[key].items():
             kept = {version: time for version, time in versions.items() if time >= floor}
             if kept:
                 remembered[identifier] = kept
-        return remembered
+        self._entries[key] = remembered
 
 
 class FormTracker:
@@ -134,10 +137,15 @@ class FormTracker:
         return max(self.watermark - back, self._lowest())
 
     def ingest(self, forms: Iterable[FormVersion], now: Time) -> None:
-        """Have those of the listed forms pending that are new."""
+        """Have those of the listed forms pending that are new.
+
+        One that is not wanted any more is forgotten, unless a newer version of it is pending.
+        """
         for form in forms:
             if not self._selection.matches(form):
-                self._drop_pending(form)
+                pending = self.pending.get(form.id)
+                if pending is not None and not _is_older(form, pending):
+                    del self.pending[form.id]
                 continue
             known = self._known_versions(form.id)
             if form.version in known:
@@ -158,9 +166,7 @@ class FormTracker:
         """Take the oldest of the pending forms; until they are confirmed, return the same ones."""
         if not self._in_event:
             oldest = nsmallest(
-                max_forms,
-                self.pending.values(),
-                key=lambda form: (form.time or BEGINNING, form.id),
+                max_forms, self.pending.values(), key=lambda form: (form.time or BEGINNING, form.id)
             )
             for form in oldest:
                 self._in_event[form.id] = self.pending.pop(form.id)
@@ -187,12 +193,6 @@ class FormTracker:
 
     def _lowest(self) -> Time:
         return BEGINNING if self.floor is None else self.floor
-
-    def _drop_pending(self, form: FormVersion) -> None:
-        """Forget a form that is not wanted any more, unless a newer version of it is pending."""
-        pending = self.pending.get(form.id)
-        if pending is not None and not _is_older(form, pending):
-            del self.pending[form.id]
 
     def _is_history(self, form: FormVersion) -> bool:
         return form.time is not None and form.time < self._lowest()
@@ -234,12 +234,3 @@ def _as_json(versions_by_id: Versions) -> dict[str, Any]:
         for identifier, versions in versions_by_id.items()
     }
     return {"format": FORMAT, **pairs_by_id}
-
-
-def _versions_from(entry: Mapping[str, Any]) -> Versions:
-    """Return what an entry says of forms; it may have other fields."""
-    return {
-        identifier: dict(versions)
-        for identifier, versions in entry.items()
-        if isinstance(versions, list)
-    }

@@ -17,8 +17,6 @@ The trigger wakes, the worker decides. So a wait goes in rounds of five steps:
    poll is the last one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
@@ -101,13 +99,10 @@ class WaitState:
         doubled: float = interval * 2 ** min(self.futile_wakes, MAX_DOUBLINGS)
         return min(doubled, longest)
 
-    def after_poll(
-        self, service: str, names_by_id: Mapping[int, str], polled_at: Time
-    ) -> WaitState:
+    def after_poll(self, service: str, names_by_id: Mapping[int, str], polled_at: Time) -> Self:
         """Return the state after a poll on the worker that did not find enough."""
-        known: list[list[Any]] | None = None
-        if len(names_by_id) <= MAX_KNOWN:
-            known = [[identifier, name] for identifier, name in names_by_id.items()]
+        pairs: list[list[Any]] = list(map(list, names_by_id.items()))
+        known = pairs if len(pairs) <= MAX_KNOWN else None
         may_be_the_same = known is None or known == self.known
         was_futile = may_be_the_same and self.polled_at is not None
         return replace(

@@ -227,7 +227,7 @@ class Watcher:
         self._has_begun = False
         self._has_moved = False  # the connection leads to another service
         self._is_reconciling = False  # the last queries were those of a reconciliation
-        self._asked_since: Time = BEGINNING  # the bound of the last queries, if they were not
+        self._asked_since = BEGINNING  # the bound of the last queries, if they were not
         self._reconciled_at = LONG_AGO
         self._polled_at = self._clock()
         # Events.
@@ -338,7 +338,10 @@ class Watcher:
             elif self.tracker.floor is not None and self._clock() >= self._save_at:
                 await self._save()
             else:
-                await self._sleep_until(check_at)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(check_at - self._clock()):
+                        await self._wake.wait()
+                self._wake.clear()
 
     def confirm(self, *, is_stored: bool = True) -> None:
         """Take from Airflow whether the last event is in its database."""
@@ -360,12 +363,6 @@ class Watcher:
             await self._save()
         if self.tracker.pending:
             await asyncio.sleep(EVENT_INTERVAL - SETTLES)
-
-    async def _sleep_until(self, check_at: float) -> None:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(check_at - self._clock()):
-                await self._wake.wait()
-        self._wake.clear()
 
     # --- what is stored ---
 
@@ -391,9 +388,10 @@ class Watcher:
         await self._check_claim()
         self._emitted_by_day = Counter(stored.get("days", {}))
         self._reset = reset["id"] if reset else None
+        has_begun = stored.get("floor") is not None or stored.get("watermark") is not None
         if reset and stored.get("reset") != self._reset:
-            self.tracker.begin(reset["time"], stored_keys=entries)
-        elif _says_where_it_is(stored):
+            self.tracker.begin(reset["time"], entries)
+        elif has_begun:
             self.tracker.restore(stored, entries)
             self._has_begun = True
         else:
@@ -434,8 +432,10 @@ class Watcher:
         """
         try:
             announced = await self._store.aget(CONFIGURATION)
-            if announced is not None and self._is_replaced_by(announced):
-                raise ReplacedError
+            if announced is not None:
+                is_newer = format_of(announced) > FORMAT
+                if is_newer or WatcherConfig.from_json(announced) != self.config:
+                    raise ReplacedError
             await self._check_claim()
             await self._claim()
             reset = await self._read(RESET)
@@ -445,10 +445,6 @@ class Watcher:
             logger.exception(
                 "The state of the asset '%s' could not be read", self.config.asset_name
             )
-
-    def _is_replaced_by(self, announced: Mapping[str, Any]) -> bool:
-        is_newer = format_of(announced) > FORMAT
-        return is_newer or WatcherConfig.from_json(announced) != self.config
 
     async def _save(self) -> None:
         """Store what was emitted; if that fails, a later call does."""
@@ -471,10 +467,6 @@ class Watcher:
         if not self._has_begun:
             self._has_begun = True
             self.feed.catch_up_now(self)
-
-
-def _says_where_it_is(stored: Mapping[str, Any]) -> bool:
-    return stored.get("floor") is not None or stored.get("watermark") is not None
 
 
 def prefix_for(service: str) -> str:

@@ -1,7 +1,5 @@
 """What an asset watches for: the arguments of ``completed_forms``, as its watcher gets them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -66,11 +64,7 @@ class WatcherConfig:
         }
 
     def event_with(self, references: list[FormReference]) -> dict[str, Any]:
-        return {
-            "asset_name": self.asset_name,
-            "question": self.question(),
-            "forms": references,
-        }
+        return {"asset_name": self.asset_name, "question": self.question(), "forms": references}
 
     def first_floor(self) -> Time | None:
         """Return where an asset begins that has nothing stored; None: at its first poll."""

@@ -109,7 +109,11 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 self.log.warning(
                     "Polling failed, and goes on for up to %g s: %s", self.failure_tolerance, error
                 )
-                pause = self._pause_after(error)
+                retry_after = getattr(error, "retry_after", None) or 0.0
+                # Airflow's clock of the timeout began a little later.
+                until_timeout = self._deadline - time.time() + 1
+                # The seconds that the service asks to wait beyond poke_interval.
+                pause = max(min(retry_after - self.poke_interval, until_timeout), 0.0)
             else:
                 self._failing_since = None
                 self._problem = ""
@@ -128,10 +132,3 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         if error.permanent or self.reschedule:
             return False
         return now - self._failing_since < self.failure_tolerance
-
-    def _pause_after(self, error: FsmError) -> float:
-        """Return the seconds that the service asks to wait beyond ``poke_interval``."""
-        retry_after = getattr(error, "retry_after", None) or 0.0
-        # Airflow's clock of the timeout began a little later.
-        until_timeout = self._deadline - time.time() + 1
-        return max(min(retry_after - self.poke_interval, until_timeout), 0.0)

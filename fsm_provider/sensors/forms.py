@@ -149,12 +149,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self.since = self._first_since(job.created, context)
         self._wanted = replace(wanted, form_names=None, created_since=self.since, **identifiers)
         # What a timeout names, if no poll of this process succeeds.
-        if self._wait_state is not None and self._wait_state.known is not None:
-            self._missing = missing_forms(self._criteria, dict(self._wait_state.known))
-        else:
-            self._missing = missing_forms(self._criteria, {})
+        known = None if self._wait_state is None else self._wait_state.known
+        self._missing = missing_forms(self._criteria, dict(known or ()))
+        if known is None:
             self._missing["text"] = "no poll has succeeded"
-        filters: dict[str, Any] = {**self._wanted.as_dict()}
+        filters: Mapping[str, object] = self._wanted.as_dict()
         if job.property_id is not None:
             filters = {"property_id": job.property_id, **filters}
         return _described(self._criteria, filters)
@@ -223,7 +222,13 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         is_timeout = "timeout" in str(arguments.get("error")).lower()
         if next_method == "execute_complete":
             event = arguments.get("event") or {}
-            self._go_on_from(event.get("wait", {}))
+            with permanent_errors_fail_the_task():
+                state = WaitState.from_json(event.get("wait", {}), self.timeout)
+            self._wait_state = state
+            self._began = state.began
+            self._deadline = state.deadline
+            self._failing_since = state.failing_since
+            self.since = state.since
         elif next_method == "__fail__" and is_timeout:
             # Airflow has ended the deferral: the trigger, if it runs, ends before.
             self._hint = NO_TRIGGERER
@@ -235,15 +240,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.timeout: float = max(self._deadline - time.time(), 0.0)
         # Airflow lets only a task runner call execute.
         return unwrap(FsmBaseSensor.execute)(self, context)
-
-    def _go_on_from(self, stored: Mapping[str, Any]) -> None:
-        with permanent_errors_fail_the_task():
-            state = WaitState.from_json(stored, timeout=self.timeout)
-        self._wait_state = state
-        self._began = state.began
-        self._deadline = state.deadline
-        self._failing_since = state.failing_since
-        self.since = state.since
 
     def _first_since(self, created: str | None, context: Context) -> str | None:
         """Return the bound of the first poll; ``created``: of the job, if its record shows it.
@@ -313,7 +309,7 @@ def _parsed_record(value: Any) -> Any:
     return value
 
 
-def _described(criteria: Criteria, filters: Mapping[str, Any]) -> str:
+def _described(criteria: Criteria, filters: Mapping[str, object]) -> str:
     """Return what a sensor waits for, in words."""
     names = criteria.form_names
     minimum = criteria.minimum_forms

@@ -83,10 +83,7 @@ def _now(_: now, compiler: Any, **__: Any) -> str:
 
 
 def in_transaction(
-    engine: Engine,
-    work: Callable[[Connection], ResultT],
-    *,
-    waits_for_server: bool = True,
+    engine: Engine, work: Callable[[Connection], ResultT], *, waits_for_server: bool = True
 ) -> ResultT:
     """Return what ``work`` does in one transaction, which is repeated after a transient failure.
 
@@ -123,7 +120,9 @@ def _is_transient(error: BaseException) -> bool:
     """Return whether the same transaction may succeed if it is repeated."""
     if not isinstance(error, DBAPIError) or isinstance(error, IntegrityError):
         return False
-    is_known = _sqlstate(error) in TRANSIENT or _error_number(error) in TRANSIENT
+    arguments = getattr(error.orig, "args", None)
+    error_number = str(arguments[0]) if arguments else ""
+    is_known = _sqlstate(error) in TRANSIENT or error_number in TRANSIENT
     return error.connection_invalidated or is_known or "locked" in str(error.orig)
 
 
@@ -139,16 +138,8 @@ def _sqlstate(error: DBAPIError) -> str:
     return str(code or "")
 
 
-def _error_number(error: DBAPIError) -> str:
-    arguments = getattr(error.orig, "args", None)
-    return str(arguments[0]) if arguments else ""
-
-
 def open_database(
-    state_conn_id: str,
-    get_hook: Callable[[str], Any] = BaseHook.get_hook,
-    *,
-    create: bool = True,
+    state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook, *, create: bool = True
 ) -> Engine:
     """Return the engine of the database that an Airflow connection names.
 
@@ -235,7 +226,7 @@ def _make_engine(url: URL) -> Engine:
         # Behind a PgBouncer another connection has what was prepared. In SQL_ASCII, texts would be
         # bytes.
         options["connect_args"] = {"prepare_threshold": None, "client_encoding": "UTF8"}
-    engine: Engine = sa.create_engine(url, hide_parameters=True, **options)
+    engine = sa.create_engine(url, hide_parameters=True, **options)
     if is_sqlite:
         sa.event.listen(engine, "connect", _begin_no_transactions)
     sa.event.listen(engine, "begin", _begin_with_our_statement)

@@ -3,8 +3,6 @@
 What is compared or unique is a digest; the texts beside it are for people, and may be cut.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

@@ -5,8 +5,6 @@ of Airflow 3.3 lists names, which fails then. Before 3.3, one that is not found 
 nothing rests on its absence.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from airflow.providers.common.compat.sdk import AirflowException, Variable
@@ -26,17 +24,16 @@ def read_variable(key: str) -> str | None:
     if not AIRFLOW_V_3_0_PLUS:
         return read_variable_in_server(key)
     value: str | None = Variable.get(key, default=None)
-    if value is not None or not _is_listed(key):
+    if value is not None:
         return value
+    # Airflow lists names since 3.3.
+    is_listed = hasattr(Variable, "keys") and key in Variable.keys(prefix=key)
+    if not is_listed:
+        return None
     value = Variable.get(key, default=None)  # another task may have written it since
     if value is None:
         raise VariableUnreadableError(key)
     return value
-
-
-def _is_listed(key: str) -> bool:
-    """Return whether Airflow lists the name of a Variable, which it can since 3.3."""
-    return hasattr(Variable, "keys") and key in Variable.keys(prefix=key)
 
 
 @retry(

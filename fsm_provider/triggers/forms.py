@@ -105,7 +105,7 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
             await asyncio.sleep(max(self.poll_interval, shortest))
             yield TriggerEvent({"wait": self.wait})
             return
-        state = WaitState.from_json(self.wait, timeout=self.poll_interval)
+        state = WaitState.from_json(self.wait, self.poll_interval)
         loop = asyncio.get_running_loop()
         began = loop.time()
         left = max(state.deadline - time.time(), shortest)
@@ -123,7 +123,12 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         waited = loop.time() - began
         await asyncio.sleep(rest - waited)
         has_polled = waited > rest + self.poll_interval
-        failing_since = _failing_since(state, wait, has_polled=has_polled)
+        failing_since = state.failing_since  # of polls on the worker or here, by its time
+        if wait.failed_for is not None:
+            since = time.time() - wait.failed_for
+            failing_since = min(since, failing_since or since)
+        elif has_polled:
+            failing_since = None
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
 
     def _wait_from(self, state: WaitState) -> Wait:
@@ -142,17 +147,9 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         return Wait(
             selection,
             Criteria(self.minimum_forms, tuple(self.form_names)),
-            tolerance=self.failure_tolerance,
-            names_by_id=dict(state.known or ()),
+            self.failure_tolerance,
+            dict(state.known or ()),
         )
-
-
-def _failing_since(state: WaitState, wait: Wait, *, has_polled: bool) -> float | None:
-    """Return since when polls fail, on the worker or here, by the time of the worker."""
-    if wait.failed_for is not None:
-        since = time.time() - wait.failed_for
-        return min(since, state.failing_since or since)
-    return None if has_polled else state.failing_since
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -3,8 +3,6 @@
 The command ``ledger``, the page and ``doctor`` are faces of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,7 +29,7 @@ class Settlement:
     result: dict[str, Any] | None
 
     @classmethod
-    def exists(cls, result_id: int | None = None) -> Self:
+    def exists(cls, result_id: int | None) -> Self:
         """Say that it was made, with that id; without one, it is something that has none."""
         return cls({}) if result_id is None else cls({"id": result_id})
 
@@ -147,11 +145,7 @@ def find_as_seen(ledgers: LedgerReader, key: str, owner: str) -> EntryInLedger:
 
 
 def settle(
-    ledgers: LedgerReader,
-    entry_in_ledger: EntryInLedger,
-    settlement: Settlement,
-    by: str,
-    why: str,
+    ledgers: LedgerReader, entry_in_ledger: EntryInLedger, settlement: Settlement, by: str, why: str
 ) -> None:
     """Record what a person has found out about a write.
 

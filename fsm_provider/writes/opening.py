@@ -97,9 +97,8 @@ def _keep_to_first(store: Any, service: str, registered: dict[str, str]) -> None
                 "another run"
             )
     if first["id"] != registered["id"]:
-        where = "in another database, or under another airflow_name,"
-        if first["id"] == IN_AIRFLOW:
-            where = "in Airflow itself"
+        elsewhere = "in another database, or under another airflow_name,"
+        where = "in Airflow itself" if first["id"] == IN_AIRFLOW else elsewhere
         raise FsmInputError(
             f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. "
             "Nothing was sent: restore that, or look in the service and start another run"

@@ -84,7 +84,7 @@ class Runner:
         self._lease = max(MIN_LEASE, LEASE_TIMEOUTS * self._client.settings.timeout)
         self._id = uuid4().hex
         self._claim_numbers = count()
-        self._ready: deque[WriteAttempt] = deque()
+        self._ready = deque[WriteAttempt]()
         self._blocked: list[WriteAttempt] = []
         self._in_flight: dict[Future[Any], tuple[WriteAttempt, LedgerEntry]] = {}
         self._to_record: dict[str, Change] = {}

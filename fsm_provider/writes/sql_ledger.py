@@ -76,7 +76,7 @@ class SqlLedger:
         planned: dict[str, LedgerEntry] = {}
         while missing:
             try:
-                in_transaction(self._engine, partial(self._insert, entries=missing))
+                self._insert(missing)
                 return {**planned, **missing}
             except IntegrityError:  # another task has just planned some of them
                 theirs = self.load(missing)
@@ -93,7 +93,7 @@ class SqlLedger:
         It is one transaction, or one for each entry if the id of a job is that of another already.
         """
         try:
-            return in_transaction(self._engine, partial(self._change, changes=changes))
+            return self._apply(changes)
         except IntegrityError:  # a job's id is that of another entry
             pass
         entries = {}
@@ -113,34 +113,39 @@ class SqlLedger:
             self._engine, lambda connection: list(connection.execute(query).scalars())
         )
 
-    def _insert(self, connection: Connection, entries: Mapping[str, LedgerEntry]) -> None:
+    def _insert(self, entries: Mapping[str, LedgerEntry]) -> None:
         rows = [self._row_of(entries[entry_id]) for entry_id in sorted(entries)]
-        connection.execute(LEDGER.insert(), rows)
+        in_transaction(self._engine, lambda connection: connection.execute(LEDGER.insert(), rows))
 
-    def _change(
-        self, connection: Connection, changes: Mapping[str, Change]
-    ) -> dict[str, LedgerEntry]:
+    def _apply(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
         query = self._select(LEDGER.c.id.in_(sorted(changes))).order_by(LEDGER.c.id)
-        entries = {}
-        changed = []
-        for row in connection.execute(query.with_for_update()).mappings().all():
-            before = entry_from(row)
-            after = changes[before.id](before)
-            entries[before.id] = after
-            if after is not before:
-                changed.append(self._parameters_of(after))
-        if len(entries) < len(changes):
-            raise FsmInputError(
-                f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone"
-            )
-        if changed:
-            connection.execute(_UPDATE, changed)
-        return entries
+
+        def apply(connection: Connection) -> dict[str, LedgerEntry]:
+            entries = {}
+            changed = []
+            for row in connection.execute(query.with_for_update()).mappings().all():
+                before = entry_from(row)
+                after = changes[before.id](before)
+                entries[before.id] = after
+                if after is not before:
+                    columns = self._row_of(after)
+                    columns["its_scope"] = columns.pop("scope")  # the key selects the row
+                    columns["its_id"] = columns.pop("id")
+                    changed.append(columns)
+            if len(entries) < len(changes):
+                raise FsmInputError(
+                    f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone"
+                )
+            if changed:
+                connection.execute(_UPDATE, changed)
+            return entries
+
+        return in_transaction(self._engine, apply)
 
     def _change_or_mark(self, entry_id: str, change: Change) -> dict[str, LedgerEntry]:
         """Apply one change, or record that the job in it is that of another entry as well."""
         try:
-            return in_transaction(self._engine, partial(self._change, changes={entry_id: change}))
+            return self._apply({entry_id: change})
         except IntegrityError:
             pass
         entry = self.load([entry_id])[entry_id]
@@ -151,7 +156,7 @@ class SqlLedger:
         with self._engine.connect() as connection:
             key = connection.execute(holder).scalar()
         mark = partial(mark_conflict, after, _unescaped(key) or "")
-        return in_transaction(self._engine, partial(self._change, changes={entry_id: mark}))
+        return self._apply({entry_id: mark})
 
     def _read(self, condition: ColumnElement[bool]) -> dict[str, LedgerEntry]:
         query = self._select(condition)
@@ -166,11 +171,9 @@ class SqlLedger:
     def _row_of(self, entry: LedgerEntry) -> dict[str, Any]:
         """Return the columns of an entry, in the order of the table."""
         task = entry.sent_by
-        result = None
+        result = None if entry.result is None else json.dumps(entry.result)
         result_id = None
         job_digest = None
-        if entry.result is not None:
-            result = json.dumps(entry.result)
         if entry.result_id is not None:
             result_id = _escaped(str(entry.result_id))[:MAX_RESULT_ID]
             if entry.kind == "job" and entry.state == "done":
@@ -209,13 +212,6 @@ class SqlLedger:
             "note": _escaped(entry.note),
         }
 
-    def _parameters_of(self, entry: LedgerEntry) -> dict[str, Any]:
-        """Return the parameters of an update: the columns, of which the key selects the row."""
-        row = self._row_of(entry)
-        row["its_scope"] = row.pop("scope")
-        row["its_id"] = row.pop("id")
-        return row
-
 
 class SqlLedgers:
     """All ledgers of one service in a database."""
@@ -227,7 +223,16 @@ class SqlLedgers:
     def entries(
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[SqlLedger, LedgerEntry]]:
-        condition = self._is_ours if text is None else self._is_named(text)
+        condition = self._is_ours
+        if text is not None:
+            is_number = text.isdecimal() and len(text) <= MAX_BIGINT_DIGITS
+            job_id = int(text) if is_number else text
+            # An index for each, which SQLite would not find for the service and any of them.
+            condition = (
+                self._is_ours & (LEDGER.c.id == digest_for(text))
+                | self._is_ours & (LEDGER.c.reference_digest == digest_for(text))
+                | self._is_ours & (LEDGER.c.job_digest == digest_for(job_id))
+            )
         query = _select_entries().where(condition)
         if states:
             query = query.where(LEDGER.c.state.in_(states))
@@ -239,16 +244,6 @@ class SqlLedgers:
             for row in reversed(latest_first)
         ]
 
-    def _is_named(self, text: str) -> ColumnElement[bool]:
-        is_number = text.isdecimal() and len(text) <= MAX_BIGINT_DIGITS
-        job_id = int(text) if is_number else text
-        # An index for each, which SQLite would not find for the service and any of them.
-        return sa.or_(
-            self._is_ours & (LEDGER.c.id == digest_for(text)),
-            self._is_ours & (LEDGER.c.reference_digest == digest_for(text)),
-            self._is_ours & (LEDGER.c.job_digest == digest_for(job_id)),
-        )
-
     def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
         begin_of_day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
         query = (
@@ -256,7 +251,7 @@ class SqlLedgers:
             .where(self._is_ours, LEDGER.c.sent_at >= first * MILLISECONDS_PER_DAY)
             .group_by(begin_of_day, LEDGER.c.state)
         )
-        counts: Counter[tuple[int, str]] = Counter()
+        counts = Counter[tuple[int, str]]()
         with self._engine.connect() as connection:
             for begin, state, count in connection.execute(query):
                 day = int(begin) // MILLISECONDS_PER_DAY
@@ -308,18 +303,14 @@ def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
     query = sa.select(TASKS.c.service, TASKS.c.ledger_id).where(
         TASKS.c.task_digest == task_digest(task)
     )
-    new = {
-        "task_digest": task_digest(task),
-        "service": _escaped(service),
-        "ledger_id": uuid4().hex,
-    }
+    new = {"task_digest": task_digest(task), "service": _escaped(service), "ledger_id": uuid4().hex}
 
     def read_or_insert(connection: Connection) -> dict[str, str]:
-        row: Mapping[Any, Any] | None = connection.execute(query).mappings().first()
+        row = connection.execute(query).mappings().first()
         if row is None:
             connection.execute(TASKS.insert(), new)
-            row = new
-        return {"service": str(_unescaped(row["service"])), "id": row["ledger_id"]}
+        stored = row or new
+        return {"service": str(_unescaped(stored["service"])), "id": stored["ledger_id"]}
 
     try:
         return in_transaction(engine, read_or_insert)

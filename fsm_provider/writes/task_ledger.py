@@ -4,8 +4,6 @@ Airflow refuses what a replaced attempt stores, so nobody else writes here: what
 was sending is uncertain.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections import Counter
@@ -268,7 +266,7 @@ class AirflowLedgers:
 
     def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
         """Count as ``SqlLedgers`` does, but by the day on which a page was stored."""
-        counts: Counter[tuple[int, str]] = Counter()
+        counts = Counter[tuple[int, str]]()
         for pages in self._pages_by_task.values():
             for page in pages.values():
                 day = int(page.stored_at.timestamp()) // SECONDS_PER_DAY

@@ -1,7 +1,5 @@
 """Who may use the page: Airflow's login and permissions, and no page of another site."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -64,9 +62,6 @@ def dags_allowed(method: Any, user: Any, dag_ids: Iterable[str | None]) -> set[s
         for dag_id, team_name in team_names.items():
             details[dag_id].team_name = team_name
     is_authorized = partial(
-        get_auth_manager().is_authorized_dag,
-        method=method,
-        access_entity=TASK_INSTANCES,
-        user=user,
+        get_auth_manager().is_authorized_dag, method=method, access_entity=TASK_INSTANCES, user=user
     )
     return {dag_id for dag_id in details if is_authorized(details=details[dag_id])}

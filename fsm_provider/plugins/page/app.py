@@ -115,9 +115,7 @@ def settle_write(
             if not dags_allowed("PUT", user, [dag_of(entry)]):
                 raise HTTPException(403)
             result_id = parse_count("id", job_id) if job_id else None
-            settlement = Settlement.does_not_exist()
-            if is_made:
-                settlement = Settlement.exists(result_id)
+            settlement = Settlement.exists(result_id) if is_made else Settlement.does_not_exist()
             ledger_admin.settle(ledgers, entry_in_ledger, settlement, user.get_name(), why)
     except Exception as error:  # noqa: BLE001 - the 403 and what is a defect are raised again
         return render(user, conn_id, refused=text_for_user(error))
@@ -143,9 +141,14 @@ def lead_back(conn_id: str) -> Response:
 
 def render(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
     """Return the page, with why something was refused. A section that cannot be read says so."""
-    settings = read_settings(conn_id)
-    days = days_shown()
-    labels = list(days.values())
+    try:
+        settings = settings_from(read_connection_outside_of_tasks(conn_id))
+    except (AirflowException, FsmInputError) as error:
+        logger.warning("The page: %s", error)
+        raise HTTPException(404) from None
+    today = int(time.time()) // SECONDS_PER_DAY
+    days = range(today - DAYS + 1, today + 1)  # numbered from 1970
+    labels = [f"{time_of(day * SECONDS_PER_DAY):%F}" for day in days]
     nonce = secrets.token_urlsafe(16)
     html = TEMPLATE.render(
         conn_id=conn_id,
@@ -154,7 +157,7 @@ def render(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
         days=labels,
         by_day=lambda counts: [counts.get(label, 0) for label in labels],
         nonce=nonce,
-        ledger=or_none(lambda: read_ledger(user, conn_id, settings, q, list(days))),
+        ledger=or_none(lambda: read_ledger(user, conn_id, settings, q, days)),
         assets=or_none(lambda: read_assets(user, conn_id)),
         deliveries=or_none(lambda: count_deliveries(conn_id)),
         time_of=time_of,
@@ -167,25 +170,10 @@ def render(user: Any, conn_id: str, q: str = "", refused: str = "") -> Response:
     return HTMLResponse(html, 409 if refused else 200, headers)
 
 
-def days_shown() -> dict[int, str]:
-    """Return the numbers of the last days, counted from 1970, and how they are written."""
-    today = int(time.time()) // SECONDS_PER_DAY
-    days = range(today - DAYS + 1, today + 1)
-    return {day: f"{time_of(day * SECONDS_PER_DAY):%F}" for day in days}
-
-
-def read_settings(conn_id: str) -> Settings:
-    try:
-        return settings_from(read_connection_outside_of_tasks(conn_id))
-    except (AirflowException, FsmInputError) as error:
-        logger.warning("The page: %s", error)
-        raise HTTPException(404) from None
-
-
 def read_ledger(
     user: Any, conn_id: str, settings: Settings, q: str, days: Sequence[int]
 ) -> LedgerSection:
-    found: list[LedgerEntry] = []
+    found = []
     try:
         with ledger_admin.open_ledgers(conn_id, NEWEST) as ledgers:
             uncertain = [entry for _, entry in ledgers.entries(UNCERTAIN, latest=MAX_ROWS)]

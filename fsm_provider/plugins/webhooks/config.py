@@ -1,7 +1,5 @@
 """The receiver's settings and secrets, read from Airflow at most once a second."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math
@@ -89,21 +87,16 @@ def _read_routes() -> Routes:
         return {}
     if not endpoints:
         return {}
-    registrations = _registrations_by_route()
+    registrations = defaultdict(list)
+    for stored in variables_in_server(REGISTRATION_PREFIX):
+        registration = _parse_variable(stored)
+        if isinstance(registration, dict):
+            route = str(registration.get("for"))  # input: whoever may write Variables wrote it
+            registrations[route].append(registration)
     return {
         route: _read_route(route, endpoint, registrations[route])
         for route, endpoint in endpoints.items()
     }
-
-
-def _registrations_by_route() -> defaultdict[str, list[Registration]]:
-    by_route = defaultdict(list)
-    for text in variables_in_server(REGISTRATION_PREFIX):
-        registration = _parse_variable(text)
-        if isinstance(registration, dict):
-            route = str(registration.get("for"))  # input: whoever may write Variables wrote it
-            by_route[route].append(registration)
-    return by_route
 
 
 def _read_route(
@@ -113,7 +106,8 @@ def _read_route(
     path_tokens = _usable_values(
         f"fsm_webhook_secret_tokens_{suffix}",
         f"path token of {route} ({MIN_TOKEN_CHARACTERS} characters at least)",
-        _registered_values("token", registrations),
+        "token",
+        registrations,
         lambda token: len(token) >= MIN_TOKEN_CHARACTERS,
     )
     if endpoint.signature == "none":
@@ -121,21 +115,21 @@ def _read_route(
     signing_secrets = _usable_values(
         f"fsm_webhook_secrets_{suffix}",
         f"signing secret of {route} (a key of {MIN_KEY_BYTES} bytes at least)",
-        _registered_values("secret", registrations),
+        "secret",
+        registrations,
         lambda secret: len(key_from(secret, endpoint)) >= MIN_KEY_BYTES,
     )
     return RouteConfig(endpoint, path_tokens, signing_secrets)
 
 
-def _registered_values(name: str, registrations: list[Registration]) -> list[Any]:
-    """Return what the registrations hold under a name, where they hold it."""
-    return [registration[name] for registration in registrations if registration.get(name)]
-
-
 def _usable_values(
-    variable: str, purpose: str, registered: list[Any], is_usable: Callable[[str], bool]
+    variable: str,
+    purpose: str,
+    name: str,
+    registrations: list[Registration],
+    is_usable: Callable[[str], bool],
 ) -> list[str]:
-    """Return the usable ones of the registered values and of those in a Variable.
+    """Return the usable values of those in a Variable and what registrations hold under a name.
 
     A person sets the Variable, to a text or to a JSON list of texts. Values that are not usable are
     logged by their number, without quoting them.
@@ -143,6 +137,7 @@ def _usable_values(
     set_by_hand = _parse_variable(read_variable_in_server(variable) or "[]")
     if not isinstance(set_by_hand, list):
         set_by_hand = [set_by_hand]
+    registered = [registration[name] for registration in registrations if registration.get(name)]
     values = set_by_hand + registered
     texts = [value.strip() for value in values if isinstance(value, str)]
     usable = [text for text in texts if is_usable(text)]

@@ -1,18 +1,18 @@
 """Record deliveries as asset events, each once, and count them; here are Airflow's internals."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
+
+from airflow.assets.manager import asset_manager
+from airflow.models.asset import AssetDagRunQueue, AssetEvent, AssetModel
+from airflow.utils.session import create_session
+from sqlalchemy import JSON, and_, func, select, type_coerce, update
+from sqlalchemy.orm import Session
 
 from fsm_provider.api.payloads import WebhookObject
 from fsm_provider.plugins.webhooks.settings import REMEMBERED_HOURS
 from fsm_provider.storage import uri_for_records
-
-if TYPE_CHECKING:
-    from airflow.models.asset import AssetModel
-    from sqlalchemy.orm import Session
 
 DeliveryOutcome = Literal["accepted", "repeated", "no asset"]
 """What became of an authentic delivery; ``no asset``: no parsed DAG uses its asset."""
@@ -54,8 +54,6 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> DeliveryO
     :param delivery: distinguishes the delivery; the event's ``extra`` holds it as ``delivery``.
     :param extra: JSON values, which the event's ``extra`` holds as well.
     """
-    from airflow.utils.session import create_session
-
     with create_session() as session:
         asset = _lock_asset(session, uri)
         if asset is None:
@@ -68,9 +66,6 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> DeliveryO
 
 def _lock_asset(session: Session, uri: str) -> AssetModel | None:
     """Lock the row of an active asset until the end of the transaction; None if there is none."""
-    from airflow.models.asset import AssetModel
-    from sqlalchemy import and_, select, update
-
     is_the_asset = and_(AssetModel.uri == uri, AssetModel.active.has())
     # An update that changes nothing locks the row, or SQLite's database. It must come first: in
     # MySQL the first read may fix what the transaction sees.
@@ -81,9 +76,6 @@ def _lock_asset(session: Session, uri: str) -> AssetModel | None:
 
 def _is_recorded(session: Session, asset: AssetModel, delivery: str) -> bool:
     """Return whether an event of the last ``REMEMBERED_HOURS`` is of this delivery."""
-    from airflow.models.asset import AssetEvent
-    from sqlalchemy import JSON, select, type_coerce
-
     remembered_since = datetime.now(UTC) - timedelta(hours=REMEMBERED_HOURS)
     recorded_delivery = type_coerce(AssetEvent.extra, JSON)["delivery"].as_string()
     events = select(AssetEvent.id).where(
@@ -96,10 +88,6 @@ def _is_recorded(session: Session, asset: AssetModel, delivery: str) -> bool:
 
 def _register_event(session: Session, asset: AssetModel, extra: dict[str, Any]) -> bool:
     """Add an event of an asset, for the DAGs that it starts; return whether Airflow took it."""
-    from airflow.assets.manager import asset_manager
-    from airflow.models.asset import AssetDagRunQueue
-    from sqlalchemy import select
-
     # Lock the queue's rows of this asset. Otherwise the scheduler could read the events before
     # this one, and then delete the row that this event relies on. Rows that the scheduler is
     # already consuming are gone afterwards.
@@ -123,10 +111,6 @@ def count_deliveries(fsm_conn_id: str) -> list[DeliveryCounts]:
 
     Routes whose asset no DAG uses are left out, unless this process has refused deliveries there.
     """
-    from airflow.models.asset import AssetEvent, AssetModel
-    from airflow.utils.session import create_session
-    from sqlalchemy import and_, func, select
-
     uris = {
         f"{fsm_conn_id}/{watched}": uri_for_records(fsm_conn_id, watched)
         for watched in get_args(WebhookObject)

@@ -66,11 +66,11 @@ class Receiver:
 
     def __init__(
         self,
-        configuration: ReceiverConfiguration | None = None,
+        configuration: ReceiverConfiguration,
         *,
         response_seconds: float = RESPONSE_SECONDS,
     ) -> None:
-        self._configuration = configuration or ReceiverConfiguration()
+        self._configuration = configuration
         self._response_seconds = response_seconds
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="fsm-webhooks")
         self._in_flight = 0
@@ -254,4 +254,4 @@ async def _respond(send: Send, status: int) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-app: Receiver = Receiver()
+app: Receiver = Receiver(ReceiverConfiguration())

@@ -3,8 +3,6 @@
 Other Variables hold the secrets: the path tokens and the signing secrets.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, ClassVar, Literal, Self, get_args
 from urllib.parse import quote

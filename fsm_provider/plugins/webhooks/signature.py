@@ -1,7 +1,5 @@
 """Verify that a delivery was signed with the signing secret, a short time ago."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import hmac

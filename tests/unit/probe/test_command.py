@@ -128,7 +128,7 @@ from fsm_provider.commands.probe import main
 initdb()
 with create_session() as session:
     session.add(Connection.from_json(sys.argv[1], conn_id="fsm_ours"))
-sys.exit(main(["fsm_ours"]))
+sys.exit(main(["fsm_ours"], "probe"))
 """
 
 
