@@ -44,10 +44,6 @@ if TYPE_CHECKING:
     from fsm_provider.writes.runner import Runner
 
 
-def _parse_max_jobs(name: str, value: Any) -> int | None:
-    return None if value is None else parse_count(name, value)
-
-
 FindExisting = Callable[["FsmHook", "JobRequest"], "int | str | None"]
 """Given the hook and the request: the id of the job that is there, or None."""
 
@@ -212,7 +208,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
     option_parsers: ClassVar[OptionParsers] = {
         **FsmJobOperator.option_parsers,
         "max_concurrency": partial(parse_count, max_value=64),
-        "max_jobs": _parse_max_jobs,
+        "max_jobs": lambda name, value: None if value is None else parse_count(name, value),
         "dry_run_only": lambda _, value: parse_flag("dry_run", value),
         "fail_on": partial(parse_choice, choices=("any", "uncertain", "all", "none")),
     }

@@ -141,10 +141,6 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
             self._transfer.interrupt()
 
 
-def _parse_optional_time(name: str, value: Any) -> datetime | None:
-    return None if value is None else validation.parse_time(name, value)
-
-
 class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     """Export completed forms, one row each.
 
@@ -167,7 +163,9 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
     )
     option_parsers: ClassVar[OptionParsers] = {
         **FsmExportOperator.option_parsers,
-        "created_before": _parse_optional_time,
+        "created_before": lambda name, value: (
+            None if value is None else validation.parse_time(name, value)
+        ),
     }
 
     def __init__(

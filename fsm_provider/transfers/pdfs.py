@@ -129,8 +129,9 @@ class PdfTransfer:
             item.log()
         report_read(self._hook, "forms")
         logger.info(self._summary())
+        folder = self._files.folder
         return {
-            "paths": [self._path_of(item) for item in self._items],
+            "paths": [str(folder / item.name) if item.name else None for item in self._items],
             **self._count(),
             "bytes": self._stored_bytes(),
         }
@@ -156,9 +157,6 @@ class PdfTransfer:
             retry=passing_error is not None or self._count()["not_tried"] > 0,
             passing_error=passing_error,
         )
-
-    def _path_of(self, item: _Item) -> str | None:
-        return str(self._files.folder / item.name) if item.name else None
 
     def _count(self) -> dict[str, int]:
         """Return the number of items by their outcome."""
