@@ -423,7 +423,7 @@ def _write_parquet(schema: Schema, file: BinaryIO, chunks: Iterable[list[bytes]]
     pool = pyarrow.system_memory_pool()  # the default one returns little memory
     with parquet.ParquetWriter(file, columns, compression="zstd") as writer:
         for chunk in chunks:
-            cells: Row = []
+            cells = []
             for content in chunk:
                 cells.extend(from_json(content, cache_strings="none"))
             arrays = [

@@ -93,7 +93,7 @@ class LedgerEntry:
     @property
     def subject(self) -> dict[str, int | str]:
         """What is known of its job, by the service's names."""
-        subject: dict[str, int | str] = {}
+        subject = {}
         if self.property_id:
             is_number = self.property_id.isdecimal()
             subject["propertyID"] = int(self.property_id) if is_number else self.property_id
