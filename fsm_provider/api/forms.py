@@ -16,7 +16,7 @@ from unicodedata import normalize
 
 from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
-from fsm_provider.api.validation import pluralize
+from fsm_provider.api.validation import JsonObject, pluralize
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form, Page
@@ -25,7 +25,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 FormsXCom = Literal["references", "ids", "full"]
 """What XCom holds of a form: a :data:`FormReference`, its identifier, or its complete record."""
-FormReference = dict[str, Any]
+FormReference = JsonObject
 """A form without its content.
 
 JSON values: ``id``, ``formName``, ``propertyID``, ``jobID``, ``createdOnDateTime``,
@@ -133,7 +133,7 @@ class FormFilter:
 
     def as_dict(self) -> FormFilters:
         """Return the filters that are set, as JSON values; the inverse is ``FormFilter(**...)``."""
-        filters: dict[str, Any] = {}
+        filters: JsonObject = {}
         for name in ALL_FILTERS:
             value = getattr(self, name)
             if isinstance(value, datetime):
@@ -298,7 +298,7 @@ def parse_form(where: str, form: Any, timezone: tzinfo) -> Form:
         ) from None
 
 
-def _record_of_form(where: str, form: Any) -> dict[str, Any]:
+def _record_of_form(where: str, form: Any) -> JsonObject:
     """Return a form's record, of its own, whichever way the form is given."""
     if isinstance(form, list | tuple):
         raise FsmInputError(

@@ -13,7 +13,13 @@ from typing import Any
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import EXTRA_FIELDS, JOB_FIELDS, JobRequest, check
 from fsm_provider.api.redaction import printable
-from fsm_provider.api.validation import INTEGER_AS_FLOAT, NOTHING, parse_params, pluralize
+from fsm_provider.api.validation import (
+    INTEGER_AS_FLOAT,
+    NOTHING,
+    JsonObject,
+    parse_params,
+    pluralize,
+)
 
 MAX_DECIMALS = 6  # of a float that somebody may have written; 0.1 + 0.2 has more
 MAX_PROBLEMS = 50  # rows that an error describes
@@ -37,7 +43,7 @@ _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?E\+[0-9]+", re.IGNORECASE)
 
 def jobs_from_rows(
     rows: Any, *, key: str, property_id: str, map: Mapping[str, str]
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Make jobs of the rows of a table.
 
     They are for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator`. ``7.0`` is the
@@ -181,7 +187,7 @@ def _trimmed(column: Any) -> Any:
     return column.lstrip("\ufeff").strip() if isinstance(column, str) else column
 
 
-def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[dict[str, Any], list[str]]:
+def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[JsonObject, list[str]]:
     """Return a row's job, as far as its cells are valid, and what is wrong with the others."""
     names = list(row.keys())  # iterated, a sqlite3.Row gives its values
     if None in names:  # of a csv.DictReader
@@ -191,7 +197,7 @@ def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[dict[str, Any], l
         return {}, [problem]
     cells = {_trimmed(name): row[name] for name in names}
     problems = []
-    job: dict[str, Any] = {"job": {}}
+    job: JsonObject = {"job": {}}
     for field, column in columns.items():
         try:
             value = _value(cells[_trimmed(column)], field)
@@ -209,7 +215,7 @@ def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[dict[str, Any], l
     return job, problems
 
 
-def _put(job: dict[str, Any], field: Field, value: Any) -> None:
+def _put(job: JsonObject, field: Field, value: Any) -> None:
     *outer_names, name = field
     holder = job
     for outer_name in outer_names:

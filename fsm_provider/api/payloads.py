@@ -39,7 +39,7 @@ from fsm_provider.api.models import (
 from fsm_provider.api.parsing import parse_record
 from fsm_provider.api.redaction import TOKEN_LENGTH
 from fsm_provider.api.request import ApiRequest, write_json
-from fsm_provider.api.validation import canonical_id
+from fsm_provider.api.validation import JsonObject, canonical_id
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -103,13 +103,13 @@ class JobCreate(_Payload):
 
     @field_validator(EXTRA_FIELDS)
     @classmethod
-    def _are_further_fields(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _are_further_fields(cls, value: JsonObject) -> JsonObject:
         for name in value:
             if name in JOB_FIELDS:
                 raise ValueError(f"{name} is a field of the job: give it there")
         return value
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> JsonObject:
         values = self.model_dump(
             mode="json", by_alias=True, exclude_unset=True, exclude={EXTRA_FIELDS}
         )
@@ -144,7 +144,7 @@ class JobFields(TypedDict, total=False):
     priority: str
     businessUnitID: int | str
     userGroupID: int | str
-    extra_fields: dict[str, Any]
+    extra_fields: JsonObject
 
 
 class JobRequest(_Payload):
@@ -235,11 +235,11 @@ class WebhookCreate(_Payload):
             raise ValueError("is not an absolute http(s) URL")
         return value
 
-    def query(self) -> dict[str, Any]:
+    def query(self) -> JsonObject:
         return self.model_dump(by_alias=True, exclude_none=True)
 
     @property
-    def subject(self) -> dict[str, Any]:
+    def subject(self) -> JsonObject:
         return {"object": self.object, "eventTypes": self.event_types}
 
     @property

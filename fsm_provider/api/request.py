@@ -11,7 +11,7 @@ from typing import Any, Self
 from urllib.parse import urlencode
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import parse_headers, parse_params
+from fsm_provider.api.validation import JsonObject, parse_headers, parse_params
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 """They change nothing in the service: such a request may be repeated."""
@@ -74,7 +74,7 @@ class ApiRequest:
     query: str = field(default="", repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     body: bytes | None = field(default=None, repr=False)
-    subject: dict[str, Any] = field(default_factory=dict)
+    subject: JsonObject = field(default_factory=dict)
     confidential: tuple[str, ...] = field(default=(), repr=False)
     is_versioned: bool = False
     read: ReadResponse | None = None

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, Field, SecretStr, StringConstraints, ValidationInfo, field_validator
 
-from fsm_provider.api.validation import HEADER_NAME, STRAY_PERCENT, Location, validated
+from fsm_provider.api.validation import HEADER_NAME, STRAY_PERCENT, JsonObject, Location, validated
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 EXAMPLE_URL = "https://api.example.com/v1"
@@ -162,7 +162,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
         return f"{parts.scheme}://{host}{parts.path}{account}"
 
     @classmethod
-    def form_fields(cls) -> dict[str, dict[str, Any]]:
+    def form_fields(cls) -> dict[str, JsonObject]:
         """Return the fields of the connection's extra as Airflow's ``conn-fields``.
 
         :return: for each setting, in the order of the form, its ``label``, its ``description`` and
@@ -176,7 +176,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
         return {name: _form_field(schemas[name]) for name in names}
 
     @classmethod
-    def checked(cls, values: dict[str, Any]) -> Settings:
+    def checked(cls, values: JsonObject) -> Settings:
         """Return the settings of ``values``, by their names.
 
         :raises FsmInputError: names every invalid field as the connection's form does.
@@ -190,11 +190,11 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
         return validated(cls.model_validate, values, place_of=place_in_form, messages=messages)
 
 
-def _form_field(setting: dict[str, Any]) -> dict[str, Any]:
+def _form_field(setting: JsonObject) -> JsonObject:
     """Return a field of the connection's form, made of the JSON schema of a setting."""
     # The schema of an optional setting is a choice of its type and null.
     type_schema = setting["anyOf"][0] if "anyOf" in setting else setting
-    schema: dict[str, Any] = {"type": [type_schema["type"], "null"]}
+    schema: JsonObject = {"type": [type_schema["type"], "null"]}
     for limit in ("minimum", "exclusiveMinimum"):
         if limit in type_schema:
             schema[limit] = type_schema[limit]

@@ -16,6 +16,8 @@ from urllib.parse import unquote
 from fsm_provider.api.errors import FsmInputError
 
 ResultT = TypeVar("ResultT")
+JsonObject = dict[str, Any]
+"""JSON values by their names."""
 Location = tuple[int | str, ...]
 """Where a value is in a model: names of fields, and indices of lists, from the outermost."""
 

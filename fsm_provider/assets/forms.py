@@ -16,6 +16,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from fsm_provider.api.forms import FormFilter, FormReference, normalize_name, parse_reference_time
 from fsm_provider.api.validation import (
+    JsonObject,
     parse_count,
     parse_identifiers,
     parse_names,
@@ -46,7 +47,7 @@ DEFINED_TWICE = (
     "or give one another name"
 )
 
-_defined: dict[str, list[dict[str, Any]]] = {}
+_defined: dict[str, list[JsonObject]] = {}
 """The questions of the assets that this process has defined, by name."""
 
 

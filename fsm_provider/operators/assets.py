@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.api.validation import pluralize
+from fsm_provider.api.validation import JsonObject, pluralize
 from fsm_provider.operators.base import FsmBaseOperator
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
         super().__init__(fsm_conn_id=fsm_conn_id, **kwargs)
         self.query_params = query_params
 
-    def perform(self, context: Context) -> list[dict[str, Any]]:
+    def perform(self, context: Context) -> list[JsonObject]:
         listing = self.hook.list_asset_dynamic_fields(params=self.query_params)
         records = [record.as_json() for record in listing]
         self.log.info("Listed %s", pluralize(len(records), "asset dynamic field"))

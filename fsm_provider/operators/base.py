@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.validation import parse_path, refuse_none
+from fsm_provider.api.validation import JsonObject, parse_path, refuse_none
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -63,7 +63,7 @@ class FsmBaseOperator(BaseOperator):
         """Do the operator's work; what it returns is the task's XCom."""
         raise NotImplementedError
 
-    def options(self, *, literals_only: bool = False) -> dict[str, Any]:
+    def options(self, *, literals_only: bool = False) -> JsonObject:
         """Return the parsed options by name.
 
         :param literals_only: leave out the options that hold a template, as when the DAG is parsed.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.request import ApiRequest, write_json
 from fsm_provider.api.validation import (
+    JsonObject,
     parse_choice,
     parse_headers,
     parse_json,
@@ -139,7 +140,7 @@ class FsmListOperator(FsmBaseOperator):
         with bad_arguments_refused():
             self.options(literals_only=True)
 
-    def perform(self, context: Context) -> list[dict[str, Any]]:
+    def perform(self, context: Context) -> list[JsonObject]:
         records = list(self.hook.paginate(self.path, self.query_params))
         self.log.info("Listed %s of %s", pluralize(len(records), "record"), self.path)
         return records

@@ -16,6 +16,7 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
 )
 from fsm_provider.api.validation import (
+    JsonObject,
     parse_choice,
     parse_count,
     parse_flag,
@@ -121,7 +122,7 @@ class FsmCreateJobOperator(FsmJobOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"job": "json"}
     operator_extra_links: tuple[BaseOperatorLink, ...] = (FsmJobLink(), FsmUncertainLink())
     takes_a_job: ClassVar[bool] = True
-    made: dict[str, Any] | None = None
+    made: JsonObject | None = None
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class FsmCreateJobOperator(FsmJobOperator):
             given = {"property_id": property_id, "job": job, "key": key}
             check(JobRequest, _literal_part(given), "")
 
-    def perform(self, context: Context) -> dict[str, Any]:
+    def perform(self, context: Context) -> JsonObject:
         from fsm_provider.api.payloads import JobRequest, check
         from fsm_provider.api.settings import job_page_url
 
@@ -158,7 +159,7 @@ class FsmCreateJobOperator(FsmJobOperator):
         asked = check(JobRequest, given, "")
         self.check_keys({"key": asked.key})
         task = Task.from_context(context, self.task_id)
-        job: dict[str, Any]
+        job: JsonObject
         write = self.plan(task, asked, asked.request(), task.place)
         [job] = self.write_once(context, task, [write])
         self.made = job
@@ -375,7 +376,7 @@ def _literal_part(request: Any) -> Any:
     """Replace templates by values that pass the checks."""
     if not isinstance(request, dict):
         return request if is_literal(request) else {"property_id": 0, "job": {}}
-    valid: dict[str, Any] = {"property_id": 0, "job": {}}
+    valid: JsonObject = {"property_id": 0, "job": {}}
     literal = {name: value for name, value in valid.items() if name in request}
     literal.update(_literals_of(request))
     job = request.get("job")
@@ -384,5 +385,5 @@ def _literal_part(request: Any) -> Any:
     return literal
 
 
-def _literals_of(values: dict[str, Any]) -> dict[str, Any]:
+def _literals_of(values: JsonObject) -> JsonObject:
     return {name: value for name, value in values.items() if is_literal(value)}

@@ -14,6 +14,7 @@ from airflow.providers.common.compat.sdk import mask_secret
 
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.errors import FsmError, FsmInputError, FsmNotSentError, FsmRegistrationError
+from fsm_provider.api.validation import JsonObject
 from fsm_provider.operators.base import bad_arguments_refused, is_literal
 from fsm_provider.operators.writes import FsmWriteOperator
 from fsm_provider.state.task import Task
@@ -84,7 +85,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             if is_literal([object, event_types, target_url, description]):
                 self._webhook(target_url or "https://receiver.invalid")
 
-    def perform(self, context: Context) -> list[dict[str, Any]]:
+    def perform(self, context: Context) -> list[JsonObject]:
         from fsm_provider.plugins.webhooks.settings import DIGEST_LENGTH, registrations_prefix
 
         webhook = self._webhook(self.target_url or self._receiver_url())
@@ -111,7 +112,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
 
     def _register(
         self, context: Context, task: Task, registrations: list[Registration]
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         """Register what no Variable has; return the registrations."""
         from fsm_provider.writes.attempt import WriteAttempt
         from fsm_provider.writes.ledger import new_entry
@@ -132,7 +133,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
     def sender(self) -> Sender:
         return self._registrar
 
-    def existing_result(self, write: WriteAttempt) -> dict[str, Any]:
+    def existing_result(self, write: WriteAttempt) -> JsonObject:
         """Return a registration that was made before: of its Variable, or else of its entry."""
         entry = write.entry
         registration = read_registration(entry.key).get("registration")
@@ -212,7 +213,7 @@ class Registrar:
 
     def send(
         self, request: ApiRequest, *, headers: Mapping[str, str], limit: TimeLimit
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Register a webhook, and store its secret; return it without."""
         registration = self.registrations[request]
         variable = registration.variable
@@ -232,7 +233,7 @@ class Registrar:
         webhook: Webhook = self._client.send(sent.request(), headers=headers, limit=limit)
         return self._store_secret(registration, webhook, stored)
 
-    def _with_token(self, webhook: WebhookCreate, stored: dict[str, Any]) -> WebhookCreate:
+    def _with_token(self, webhook: WebhookCreate, stored: JsonObject) -> WebhookCreate:
         """Return a webhook with its token in its URL; put a new token into ``stored``."""
         from fsm_provider.plugins.webhooks.settings import HIDDEN
 
@@ -245,8 +246,8 @@ class Registrar:
         return webhook.model_copy(update={"target_url": target_url})
 
     def _store_secret(
-        self, registration: Registration, webhook: Webhook, stored: dict[str, Any]
-    ) -> dict[str, Any]:
+        self, registration: Registration, webhook: Webhook, stored: JsonObject
+    ) -> JsonObject:
         """Store the signing secret of a webhook with its record; return the record."""
         from fsm_provider.api.redaction import hide_in
 
@@ -270,19 +271,19 @@ class Registrar:
         logger.info("Registered webhook %s for %s", webhook.id, events)
         return dict(record)
 
-    def _store(self, variable: str, stored: dict[str, Any]) -> None:
+    def _store(self, variable: str, stored: JsonObject) -> None:
         from fsm_provider.state.variables import write_variable
 
         at = datetime.now(UTC).isoformat(timespec="seconds")
         write_variable(variable, json.dumps({**stored, "for": self._endpoint, "at": at}))
 
 
-def read_registration(variable: str) -> dict[str, Any]:
+def read_registration(variable: str) -> JsonObject:
     """Return what the Variable of a registration holds; its secrets are masked."""
     from fsm_provider.state.variables import read_variable
 
     try:
-        stored: dict[str, Any] = json.loads(read_variable(variable) or "{}")
+        stored: JsonObject = json.loads(read_variable(variable) or "{}")
         for name in ("token", "secret"):
             if stored.get(name):
                 mask_secret(stored[name])

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from fsm_provider.api.forms import FormReference
+from fsm_provider.api.validation import JsonObject
 from fsm_provider.polling.formats import known_fields, refuse_newer
 from fsm_provider.polling.polls import BEGINNING, FormSelection, Time
 
@@ -29,7 +30,7 @@ class WatcherConfig:
 
     asset_name: str = ""
     fsm_conn_id: str = "fsm_default"
-    filters: dict[str, Any] = field(default_factory=dict)
+    filters: JsonObject = field(default_factory=dict)
     property_ids: list[str] = field(default_factory=list)
     job_ids: list[str] = field(default_factory=list)
     form_names: list[str] = field(default_factory=list)
@@ -52,7 +53,7 @@ class WatcherConfig:
     def selection(self) -> FormSelection:
         return FormSelection(self.property_ids, self.job_ids, self.form_names)
 
-    def question(self) -> dict[str, Any]:
+    def question(self) -> JsonObject:
         """Return what decides which forms the asset has; the rest says how it is polled."""
         return {
             "fsm_conn_id": self.fsm_conn_id,
@@ -63,7 +64,7 @@ class WatcherConfig:
             "query_params": self.query_params,
         }
 
-    def event_with(self, references: list[FormReference]) -> dict[str, Any]:
+    def event_with(self, references: list[FormReference]) -> JsonObject:
         return {"asset_name": self.asset_name, "question": self.question(), "forms": references}
 
     def first_floor(self) -> Time | None:

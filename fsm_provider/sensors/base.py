@@ -20,7 +20,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from fsm_provider.api.errors import FsmError
-from fsm_provider.api.validation import parse_seconds
+from fsm_provider.api.validation import JsonObject, parse_seconds
 from fsm_provider.compat import first_poll_of
 from fsm_provider.operators.base import (
     FsmBaseOperator,
@@ -49,7 +49,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         self._began = 0.0  # when the wait began, and when it ends: seconds since 1970
         self._deadline = 0.0
         self._failing_since: float | None = None
-        self._missing: dict[str, Any] = {"text": "no poll has succeeded"}
+        self._missing: JsonObject = {"text": "no poll has succeeded"}
         self._problem = ""  # what a timeout says of the last poll
         self._hint = ""  # what a timeout says besides
         with bad_arguments_refused():

@@ -22,6 +22,7 @@ from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.forms import ALL_FILTERS, reference_to
 from fsm_provider.api.validation import (
+    JsonObject,
     parse_choice,
     parse_count,
     parse_identifier,
@@ -215,7 +216,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         )
 
     def resume_execution(
-        self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context
+        self, next_method: str, next_kwargs: JsonObject | None, context: Context
     ) -> Any:
         """Poll again after the trigger's event, as after any other poll."""
         arguments = next_kwargs or {}
@@ -327,7 +328,7 @@ def _described(criteria: Criteria, filters: Mapping[str, object]) -> str:
 
 def missing_forms(
     criteria: Criteria, names_by_id: Mapping[int, str], others: Collection[str] = ()
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the XCom of a timeout.
 
     :param names_by_id: the forms that count.

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import PokeReturnValue
 
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
-from fsm_provider.api.validation import NOTHING, parse_count, parse_names, parse_params, pluralize
+from fsm_provider.api.validation import (
+    NOTHING,
+    JsonObject,
+    parse_count,
+    parse_names,
+    parse_params,
+    pluralize,
+)
 from fsm_provider.operators.base import PATH, OptionParsers, bad_arguments_refused
 from fsm_provider.sensors.base import FsmBaseSensor
 
@@ -19,7 +26,7 @@ if TYPE_CHECKING:
 MAX_SHOWN_FIELDS = 10
 
 
-def _parse_query(name: str, value: Any) -> dict[str, Any]:
+def _parse_query(name: str, value: Any) -> JsonObject:
     query = parse_params(name, value)
     for parameter, text in query.items():  # without one, too many records would count
         if text is None or text in NOTHING:
@@ -70,7 +77,7 @@ class FsmRecordSensor(FsmBaseSensor):
         self,
         *,
         path: str,
-        predicate: Callable[[dict[str, Any]], bool],
+        predicate: Callable[[JsonObject], bool],
         query_params: dict[str, Any] | None = None,
         single: bool = False,
         minimum_records: int | str = 1,
@@ -113,7 +120,7 @@ class FsmRecordSensor(FsmBaseSensor):
             if self.single
             else self.hook.paginate(self.path, params)
         )
-        latest: dict[str, dict[str, Any] | None] = {}  # a record may have moved to a later page
+        latest: dict[str, JsonObject | None] = {}  # a record may have moved to a later page
         for index, record in enumerate(records):
             key = self._identifier(record, names[0], index)
             latest[key] = None

@@ -26,7 +26,7 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.forms import FormFilter, job_id_from, parse_forms
 from fsm_provider.api.models import Form
 from fsm_provider.api.retry import REPEATABLE
-from fsm_provider.api.validation import parse_identifier, pluralize
+from fsm_provider.api.validation import JsonObject, parse_identifier, pluralize
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.base import fail_in_part
 from fsm_provider.storage import report_read
@@ -115,7 +115,7 @@ class PdfTransfer:
         self.interrupted: bool = False
         """Whether :meth:`interrupt` was called, or an unexpected error stopped it."""
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> JsonObject:
         """Store the files; return the operator's result once no download is under way."""
         self._store_all(self._items)
         remaining = [item for item in self._items if item.needs_lookup]

@@ -16,6 +16,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from fsm_provider.api.forms import FormFilter, seconds_of
+from fsm_provider.api.validation import JsonObject
 from fsm_provider.polling.formats import format_of
 from fsm_provider.polling.polls import BEGINNING, Criteria, FormSelection
 from fsm_provider.polling.waits import FORMAT, Wait, WaitState
@@ -54,7 +55,7 @@ class EndedRun:
     """
 
     asset: AssetEvents
-    events: AsyncGenerator[dict[str, Any]]
+    events: AsyncGenerator[JsonObject]
     closing: asyncio.Task[None]
 
 
@@ -67,7 +68,7 @@ class DataclassTrigger:
     def __post_init__(self) -> None:
         super().__init__()
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
+    def serialize(self) -> tuple[str, JsonObject]:
         arguments = {name: getattr(self, name) for name in signature(type(self)).parameters}
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
@@ -92,7 +93,7 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
     query_params: dict[str, Any] | None
     poll_interval: float
     failure_tolerance: float
-    wait: dict[str, Any]
+    wait: JsonObject
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         from fsm_provider.polling.feed import subscribe
@@ -132,7 +133,7 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
 
     def _wait_from(self, state: WaitState) -> Wait:
-        filters: dict[str, Any] = {**self.filters}
+        filters: JsonObject = {**self.filters}
         wanted = FormFilter(**filters)
         property_id = filters.get("property_id")
         job_id = filters.get("job_id")
@@ -179,12 +180,12 @@ class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
         return f"fsm form events {self.trigger_id} {self.asset_name}"
 
     @classmethod
-    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> FormEventProducer:
+    def create_shared_stream_producer(cls, kwargs: JsonObject) -> FormEventProducer:
         """Create what polls for the events."""
         return FormEventProducer(**kwargs)
 
     async def filter_shared_stream(
-        self, shared_stream: AsyncIterator[dict[str, Any]]
+        self, shared_stream: AsyncIterator[JsonObject]
     ) -> AsyncGenerator[TriggerEvent, None]:
         """Yield the events of the stream, which are this trigger's own."""
         async for event in shared_stream:
@@ -223,7 +224,7 @@ class FormEventProducer(SharedStreamProducer):
     def __init__(self, *, asset_name: str, fsm_conn_id: str) -> None:
         self._asset = _asset_events(asset_name, fsm_conn_id)
 
-    async def open_stream(self) -> AsyncGenerator[tuple[dict[str, Any], None], None]:
+    async def open_stream(self) -> AsyncGenerator[tuple[JsonObject, None], None]:
         """Yield events, each after the one before is stored."""
         async with aclosing(self._asset.events()) as events:
             async for event in events:

@@ -1,6 +1,6 @@
-"""The desk of the ledgers: what a person looks up in them, settles and forgets.
+"""What a person looks up in the ledgers, settles and forgets.
 
-The command ``ledger``, the page and ``doctor`` are faces of it.
+The command ``ledger``, the page and ``doctor`` call it.
 """
 
 from collections.abc import Collection, Iterator, Sequence

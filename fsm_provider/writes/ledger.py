@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 from uuid import uuid4
 
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.request import ApiRequest
 from fsm_provider.api.settings import job_page_url
+from fsm_provider.api.validation import JsonObject
 from fsm_provider.state.task import Task
 
 State = Literal["free", "sending", "done", "uncertain"]
@@ -68,7 +69,7 @@ class LedgerEntry:
     idempotency_header: str | None = None
     idempotency_key: str | None = None
     key_first_sent_at: int = 0
-    result: dict[str, Any] | None = None
+    result: JsonObject | None = None
     error: str | None = None
     note: str | None = None
     read_at: int = 0
@@ -232,7 +233,7 @@ def claim(
     )
 
 
-def record_success(claimed: LedgerEntry, result: dict[str, Any], entry: LedgerEntry) -> LedgerEntry:
+def record_success(claimed: LedgerEntry, result: JsonObject, entry: LedgerEntry) -> LedgerEntry:
     """Record a success, however late.
 
     If another claim has replaced this one meanwhile, and nothing came of that, it is recorded all
@@ -285,7 +286,7 @@ def mark_conflict(after: LedgerEntry, other_key: str, entry: LedgerEntry) -> Led
 
 
 def record_lookup(
-    seen: LedgerEntry, result: dict[str, Any], rivals: Collection[str], entry: LedgerEntry
+    seen: LedgerEntry, result: JsonObject, rivals: Collection[str], entry: LedgerEntry
 ) -> LedgerEntry:
     """Record what a look-up has found, unless other writes, its rivals, may have made it."""
     if entry.owner != seen.owner or entry.state != "uncertain" or rivals:
@@ -294,7 +295,7 @@ def record_lookup(
 
 
 def settle(
-    seen: LedgerEntry, result: dict[str, Any] | None, note: str, entry: LedgerEntry
+    seen: LedgerEntry, result: JsonObject | None, note: str, entry: LedgerEntry
 ) -> LedgerEntry:
     """Record what a person has found out: ``result`` is None if nothing was written."""
     if entry.owner != seen.owner:

@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypedDict, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from fsm_provider.api import errors
-from fsm_provider.api.validation import pluralize
+from fsm_provider.api.validation import JsonObject, pluralize
 from fsm_provider.writes.attempt import MADE, Outcome, WriteAttempt
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class JobOutcome(TypedDict):
     outcome: Outcome
     jobID: int | None
     link: str | None
-    by: dict[str, Any] | None
+    by: JsonObject | None
     error: str | None
 
 

@@ -234,7 +234,10 @@ class Runner:
             self._route(write)
 
     def _look_up(self, write: WriteAttempt) -> bool:
-        """Look in the service for what is uncertain; return whether it is known not to be there."""
+        """Look in the service for what is uncertain; return whether nothing was found.
+
+        Where nobody can look, nothing is found. A look-up that fails may have missed it.
+        """
         entry = write.entry
         if write.find is None:
             return True

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import pluralize
+from fsm_provider.api.validation import JsonObject, pluralize
 from fsm_provider.plugins.webhooks.settings import (
     REGISTRATION_PREFIX,
     SETTINGS_VARIABLE,
@@ -41,7 +41,7 @@ class RouteConfig(NamedTuple):
 
 
 Routes = dict[str, RouteConfig]
-Registration = dict[str, Any]
+Registration = JsonObject
 """What the Variable of a registration holds: ``for`` (its route), ``token``, ``secret``, others."""
 
 
