@@ -79,9 +79,7 @@ def exit_code_of(run: Callable[[], int]) -> int:
     except OSError as error:
         # Python writes what is left in the buffer when it ends: into nothing, not to fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if isinstance(error, BrokenPipeError):
-            return 1
-        return fail(2, str(error))
+        return 1 if isinstance(error, BrokenPipeError) else fail(2, str(error))
     except KeyboardInterrupt:
         return fail(130, "Interrupted")
     except (FsmNoLedgerError, FsmRefusedError) as error:
@@ -106,15 +104,7 @@ def airflow_commands() -> list[Any]:
     arguments = Arg(
         ("arguments",), nargs=argparse.REMAINDER, metavar="COMMAND ...", help="see above"
     )
-    command = ActionCommand(
-        name="fsm",
-        help=HELP,
-        func=run_main,
-        args=(arguments,),
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-    )
-    return [command]
+    return [ActionCommand("fsm", HELP, run_main, (arguments,), DESCRIPTION, EXAMPLES)]
 
 
 def parse_conn_id(arguments: Sequence[str], prog: str, description: str) -> str:

@@ -347,7 +347,10 @@ class Feed:
                 for subscriber in list(self._by_routing_key.get(key, ())):
                     is_addressed = only is None or subscriber is only
                     if is_addressed and subscriber in self._subscriptions:
-                        subscriber.ingest(forms_of_key)
+                        try:
+                            subscriber.ingest(forms_of_key)
+                        except Exception:
+                            logger.exception("A subscriber failed; the others get their forms")
                         await asyncio.sleep(0)
             await asyncio.sleep(0)
 

@@ -15,8 +15,8 @@ FIRST = 1
 
 
 def format_of(stored: Mapping[str, Any]) -> int:
-    number: int = stored.get("format", FIRST)
-    return number
+    number = stored.get("format")
+    return number if isinstance(number, int) else FIRST
 
 
 def refuse_newer(stored: Mapping[str, Any], newest: int, message: str) -> None:

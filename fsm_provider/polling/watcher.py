@@ -120,8 +120,18 @@ class AssetEvents:
         self._store = store
 
     async def configure(self, config: Mapping[str, Any]) -> None:
-        """Store the configuration, which the watcher reads, whichever triggerer runs it."""
-        await self._until_done(partial(self._store.aset, CONFIGURATION, config))
+        """Store the configuration, which the watcher reads, whichever triggerer runs it.
+
+        One that a newer version has written stays: its error is logged.
+        """
+
+        async def replace_older() -> None:
+            stored = await self._store.aget(CONFIGURATION)
+            if stored:
+                refuse_newer(stored, FORMAT, STORED_BY_NEWER)
+            await self._store.aset(CONFIGURATION, config)
+
+        await self._until_done(replace_older)
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
         while True:

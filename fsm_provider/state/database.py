@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -248,20 +248,28 @@ class _StoredSchema:
 
     :param tables: the names of those that are there.
     :param version: None if the row is missing that is written last.
+    :param missing: the names of tables, and of columns as ``table.column``, that are not.
     :param is_new: whether this process has just made them.
     """
 
     tables: set[str]
     version: int | None
+    missing: Collection[str] = ()
     is_new: bool = False
 
 
 def _read_schema(connection: Connection) -> _StoredSchema:
-    tables = set(METADATA.tables) & set(sa.inspect(connection).get_table_names())
+    inspector = sa.inspect(connection)
+    tables = set(METADATA.tables) & set(inspector.get_table_names())
+    missing = set(METADATA.tables) - tables
+    for name in tables:
+        stored_columns = {column["name"] for column in inspector.get_columns(name)}
+        columns = set(METADATA.tables[name].columns.keys())
+        missing |= {f"{name}.{column}" for column in columns - stored_columns}
     version = None
-    if SCHEMA.name in tables:
-        version = connection.execute(sa.select(SCHEMA.c.version)).scalar()
-    return _StoredSchema(tables, version)
+    if SCHEMA.name in tables and f"{SCHEMA.name}.version" not in missing:
+        version = connection.execute(sa.select(sa.func.max(SCHEMA.c.version))).scalar()
+    return _StoredSchema(tables, version, missing)
 
 
 def _check_schema(stored: _StoredSchema, prefix: str, shown_url: str) -> None:
@@ -269,7 +277,7 @@ def _check_schema(stored: _StoredSchema, prefix: str, shown_url: str) -> None:
     if stored.version is None:
         raise FsmInputError(
             f"{prefix}: {_listed(stored.tables)} in {shown_url}, but no row of {SCHEMA.name}: they "
-            "were half made, or are not ours: drop them, or name another database"
+            "were half made, or are not ours: restore a backup, or name another database"
         )
     if stored.version > VERSION:
         raise FsmInputError(
@@ -277,17 +285,16 @@ def _check_schema(stored: _StoredSchema, prefix: str, shown_url: str) -> None:
             f"airflow-provider-fsm knows version {VERSION}: install the newer "
             "airflow-provider-fsm here as well"
         )
-    missing = set(METADATA.tables) - stored.tables
-    if missing:
+    if stored.missing:
         raise FsmInputError(
-            f"{prefix}: {_listed(missing)} missing in {shown_url}: restore a backup; nothing is "
-            "created anew, since what was sent would be forgotten"
+            f"{prefix}: {_listed(stored.missing)} missing in {shown_url}: restore a backup; "
+            "nothing is created anew, since what was sent would be forgotten"
         )
 
 
-def _listed(tables: set[str]) -> str:
-    verb = "is" if len(tables) == 1 else "are"
-    return f"{', '.join(sorted(tables))} {verb}"
+def _listed(names: Collection[str]) -> str:
+    verb = "is" if len(names) == 1 else "are"
+    return f"{', '.join(sorted(names))} {verb}"
 
 
 def _create_tables(engine: Engine, prefix: str) -> _StoredSchema:

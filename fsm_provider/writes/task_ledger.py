@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
+from fsm_provider.api.validation import JsonObject
 from fsm_provider.state.task import Task
 from fsm_provider.writes.ledger import Change, LedgerEntry, mark_conflict
 
@@ -27,6 +28,10 @@ PAGE_ENTRIES = 64
 """Entries under one key of the store: recording an entry stores its whole page."""
 PAGE = "fsm_writes_"
 """The prefix of the keys of pages, which are numbered from 0."""
+DAMAGED_PAGE = (
+    "task_state_store: the ledger of {task} cannot be read, and nothing was sent: restore a "
+    "backup, or look in the service and start another run"
+)
 PAGE_FORMAT = 1
 """Of a page: ``{"version": 1, "entries": {id: {field: value}}}``, without fields that are empty."""
 NEWER_PAGE = (
@@ -63,11 +68,8 @@ class TaskLedger:
             page = store.get(f"{PAGE}{number}")
             if page is None:  # that was all
                 break
-            version = page.get("version")
-            if not isinstance(version, int) or version > PAGE_FORMAT:
-                raise FsmInputError(NEWER_PAGE.format(task=task, version=version))
             self._pages.append({})
-            for entry_id, stored in page["entries"].items():
+            for entry_id, stored in _entries_in(page, task).items():
                 entry = entry_from(entry_id, stored, task)
                 if entry.state == "sending":
                     entry = replace(entry, state="uncertain", error="no response was recorded")
@@ -132,13 +134,29 @@ class TaskLedger:
             self._store.set(f"{PAGE}{number}", page, retention=NEVER_EXPIRE)
 
 
+def _entries_in(page: Any, task: Task) -> dict[str, JsonObject]:
+    """Return the entries of a page, by id.
+
+    :raises FsmInputError: if a newer version has written it, or it is no page.
+    """
+    version = page.get("version", PAGE_FORMAT) if isinstance(page, dict) else None
+    if isinstance(version, int) and version > PAGE_FORMAT:
+        raise FsmInputError(NEWER_PAGE.format(task=task, version=version))
+    entries = page.get("entries") if version == PAGE_FORMAT else None
+    if not isinstance(entries, dict) or not all(isinstance(e, dict) for e in entries.values()):
+        raise FsmInputError(DAMAGED_PAGE.format(task=task))
+    return entries
+
+
 def entry_from(entry_id: str, stored: Mapping[str, Any], task: Task) -> LedgerEntry:
     """Return an entry as it is stored, by whatever version of the package.
 
-    A field that this version does not know is ignored, and one that is missing has its default.
+    A field that this version does not know is ignored, and one that is missing has its default;
+    without its state, nobody knows what became of it.
     """
     known = {name: stored[name] for name in _STORED_FIELDS if name in stored}
-    values = {**dict.fromkeys(_REQUIRED_TEXTS, ""), **known, "id": entry_id}
+    texts = dict.fromkeys(_REQUIRED_TEXTS, "")
+    values = {**texts, "state": "uncertain", **known, "id": entry_id}
     return LedgerEntry(**values, sent_by=task)
 
 

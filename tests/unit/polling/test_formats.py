@@ -125,7 +125,8 @@ async def test_after_a_downgrade_nothing_is_emitted_or_overwritten_until_the_new
     stored = await rows(triggerers, service)
 
     async with triggerers.watching(polls=0, start_from=ago(HOUR)) as watcher:
-        watcher.tasks[1].cancel()  # it would announce the configuration of this version
+        if name != CONFIGURATION:  # a newer one is left as it is
+            watcher.tasks[1].cancel()
         form = service.add_form()["id"]
         await watcher.until(lambda: SENTENCE in caplog.text)
         owner = await triggerers.store().aget(OWNER)

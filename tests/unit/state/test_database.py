@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy
+from airflow.models import Connection
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
@@ -163,6 +164,20 @@ class TestTablesThatAreNotAsTheyShouldBe:
         assert "\n" not in text
         assert tables_of(database) == before
 
+    def test_the_newest_version_counts(self, database):
+        database.execute("INSERT INTO fsm_schema VALUES (2)")
+
+        with pytest.raises(FsmInputError, match="have version 2"):
+            open_database("ledger")
+
+    def test_a_column_that_is_missing_is_named(self, database):
+        database.execute("ALTER TABLE fsm_ledger RENAME COLUMN note TO elsewhere")
+
+        with pytest.raises(
+            FsmInputError, match=r"fsm_ledger\.note is missing in .*: restore a backup"
+        ):
+            open_database("ledger")
+
     def test_a_task_sends_nothing_then(self, service, connect, database):
         connect(service)
         database.execute("DROP TABLE fsm_ledger")
@@ -173,12 +188,22 @@ class TestTablesThatAreNotAsTheyShouldBe:
         assert service.requests == []
 
 
-def test_a_refusal_shows_no_password():
-    url = sqlalchemy.engine.make_url("postgresql://user:pa55@host/data")
-    newer = state_database._StoredSchema(TABLES, VERSION + 1)
+class HookOfAServerThatIsAway:
+    conn_type = "postgres"
 
-    with pytest.raises(FsmInputError, match=r"in postgresql://user:\*\*\*@host/data have version"):
-        state_database._check_schema(newer, "state_conn_id", str(url))
+    def get_sqlalchemy_engine(self, options):
+        return sqlalchemy.create_engine("postgresql+psycopg2://user:pa55@127.0.0.1:1/data")
+
+    def get_connection(self, conn_id):
+        return Connection(conn_id=conn_id)
+
+
+def test_an_error_shows_the_url_without_its_password():
+    with pytest.raises(sqlalchemy.exc.OperationalError) as raised:
+        open_database("ledger", lambda conn_id: HookOfAServerThatIsAway(), create=False)
+
+    assert "user:***@127.0.0.1" in str(raised.value)
+    assert "pa55" not in str(raised.value)
 
 
 @pytest.mark.usefixtures("short_lease")

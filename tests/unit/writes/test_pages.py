@@ -102,3 +102,36 @@ def test_a_page_of_a_newer_version_is_refused_in_a_sentence_that_says_what_to_do
     )
     assert json.dumps(store.kept) == before
     assert len(service.requests) == 1
+
+
+@IN_AIRFLOW
+def test_without_its_state_nobody_knows_what_became_of_it(service, store, sent):
+    for entry in sent["entries"].values():
+        entry.pop("state")
+    store.set(FIRST_PAGE, sent)
+
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+        send_again(store)
+    assert len(service.requests) == 1
+
+
+@IN_AIRFLOW
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {"version": 1},
+        {"version": 1, "entries": None},
+        {"version": "1", "entries": {}},
+        {"version": 1, "entries": {"x": "y"}},
+        ["entries"],
+        "entries",
+        7,
+    ],
+    ids=str,
+)
+def test_what_is_no_page_is_refused_and_nothing_is_sent(service, store, sent, damaged):
+    store.set(FIRST_PAGE, damaged)
+
+    with pytest.raises(AirflowFailException, match="cannot be read, and nothing was sent"):
+        send_again(store)
+    assert len(service.requests) == 1
