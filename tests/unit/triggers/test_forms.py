@@ -413,3 +413,17 @@ async def test_what_polls_say_is_in_the_log_of_no_task(service):
         log.removeHandler(handler)
 
     assert logged == [(None, "Polling for forms failed, and goes on: GET /forms returned HTTP 429")]
+
+
+@hurried()
+async def test_a_wait_that_is_damaged_keeps_no_form_from_the_others(service, caplog):
+    async with triggerer() as waits:
+        waits.start(trigger(minimum_forms="two"))
+        healthy = [waits.start(trigger(job_id=7)) for _ in range(2)]
+        await until(service, lambda: len(service.requests) > 2)
+        service.add_form(job_id=7)
+
+        for wait in healthy:
+            await asyncio.wait_for(wait, 300.0)
+
+    assert "A subscriber failed; the others get their forms" in caplog.text
