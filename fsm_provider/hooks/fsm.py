@@ -18,7 +18,7 @@ from fsm_provider.api.errors import FsmApiError, FsmError
 from fsm_provider.api.forms import parse_form
 from fsm_provider.api.models import LIST_FORMS, Form
 from fsm_provider.api.settings import Settings
-from fsm_provider.api.validation import pluralize
+from fsm_provider.api.validation import JsonObject, pluralize
 from fsm_provider.compat import context_for_current_task, explain_not_found
 from fsm_provider.hooks.connection import CONN_TYPE, settings_from
 from fsm_provider.metrics import AirflowMetrics
@@ -164,19 +164,19 @@ class FsmHook(BaseHook):
         return True, "The token is accepted, and the second page of forms followed the first."
 
     @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+    def get_ui_field_behaviour(cls) -> JsonObject:
         """Return the connection form's standard fields, for Airflow before 3.2."""
         behaviour = get_provider_info()["connection-types"][0]["ui-field-behaviour"]
         return {name.replace("-", "_"): value for name, value in behaviour.items()}
 
     @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:
+    def get_connection_form_widgets(cls) -> JsonObject:
         """Return the connection form's custom fields, for Airflow before 3.2."""
         fields = get_provider_info()["connection-types"][0]["conn-fields"]
         return {name: _make_widget(field) for name, field in fields.items()}
 
 
-def _make_widget(field: dict[str, Any]) -> Any:
+def _make_widget(field: JsonObject) -> Any:
     """Return the widget of a field of the connection form."""
     from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
     from wtforms import BooleanField, IntegerField, StringField

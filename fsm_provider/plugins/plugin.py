@@ -6,10 +6,11 @@ first request.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
+from fsm_provider.api.validation import JsonObject
 from fsm_provider.plugins import page, webhooks
 
 if TYPE_CHECKING:
@@ -28,11 +29,11 @@ async def serve_page(scope: Scope, receive: Receive, send: Send) -> None:
     await app(scope, receive, send)
 
 
-APPS: list[dict[str, Any]] = [
+APPS: list[JsonObject] = [
     {"name": "fsm webhooks", "url_prefix": webhooks.URL_PREFIX, "app": serve_webhooks},
     {"name": "fsm page", "url_prefix": page.URL_PREFIX, "app": serve_page},
 ]
-MENU_ITEMS: list[dict[str, Any]] = [
+MENU_ITEMS: list[JsonObject] = [
     {
         "name": "Field service",
         "href": f"{page.URL_PREFIX.removeprefix('/')}/",
@@ -46,5 +47,5 @@ class FsmPlugin(AirflowPlugin):
     """Mounts the receiver, which accepts nothing until it is configured, and the page."""
 
     name: str = "fsm"
-    fastapi_apps: list[dict[str, Any]] = APPS
-    external_views: list[dict[str, Any]] = MENU_ITEMS
+    fastapi_apps: list[JsonObject] = APPS
+    external_views: list[JsonObject] = MENU_ITEMS

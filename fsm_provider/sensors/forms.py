@@ -36,12 +36,13 @@ from fsm_provider.operators.base import (
     permanent_errors_fail_the_task,
 )
 from fsm_provider.operators.forms import XCOM
-from fsm_provider.polling.polls import Criteria, list_once
-from fsm_provider.polling.waits import WaitState
 from fsm_provider.sensors.base import FsmBaseSensor
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+
+    from fsm_provider.polling.polls import Criteria
+    from fsm_provider.polling.waits import WaitState
 
 NO_TRIGGERER = (
     "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
@@ -136,6 +137,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
     def begin(self, context: Context) -> str:
         """Fix for all polls of this process what is filtered and when forms are enough."""
+        from fsm_provider.polling.polls import Criteria
+
         wanted = self.form_filter()
         minimum = parse_count("minimum_forms", self.minimum_forms)
         self._criteria = Criteria(minimum, tuple(wanted.form_names or ()))
@@ -161,6 +164,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
     def poll(self) -> PokeReturnValue:
         from fsm_provider.api.models import Form
+        from fsm_provider.polling.polls import list_once
+        from fsm_provider.polling.waits import WaitState
 
         client = self.hook.client
         if self._wait_state is None and self.deferrable:
@@ -219,6 +224,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self, next_method: str, next_kwargs: JsonObject | None, context: Context
     ) -> Any:
         """Poll again after the trigger's event, as after any other poll."""
+        from fsm_provider.polling.waits import WaitState
+
         arguments = next_kwargs or {}
         is_timeout = "timeout" in str(arguments.get("error")).lower()
         if next_method == "execute_complete":

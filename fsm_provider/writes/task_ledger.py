@@ -60,7 +60,7 @@ class TaskLedger:
     def __init__(self, store: Any, task: Task) -> None:
         self._store = store
         self._entries: dict[str, LedgerEntry] = {}
-        self._pages: list[dict[str, Any]] = []  # what is stored of each entry, by id
+        self._pages: list[JsonObject] = []  # what is stored of each entry, by id
         self._page_of: dict[str, int] = {}
         self._holder_of_job: dict[Any, str] = {}
         while store is not None:
