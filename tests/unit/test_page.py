@@ -14,7 +14,6 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from fsm_provider.plugins.plugin import FsmPlugin
-from fsm_provider.plugins.webhooks import events
 from fsm_provider.polling import admin
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET
@@ -135,6 +134,8 @@ def asset(store):
     from airflow.models.dagbundle import DagBundleModel
     from airflow.utils.session import create_session
 
+    from fsm_provider.plugins.webhooks.events import REFUSED
+
     with create_session() as session:
         forms = AssetModel(name=f"gas{MARKUP}", uri="fsm://fsm_default/forms/gas", group="asset")
         new = AssetModel(name="new", uri="fsm://fsm_default/forms/new", group="asset")
@@ -156,8 +157,8 @@ def asset(store):
     store_with(watched, watched.prefix + WATERMARK, progress)
     status = {"polled_at": 1.7e9, "failing_since": 1.8e9, "error": MARKUP, "backlog": 17}
     store_with(watched, OWNER, ["id", 1.0, status])
-    events.REFUSED.clear()
-    events.REFUSED["fsm_default/jobs"]["signature"] = 5
+    REFUSED.clear()
+    REFUSED["fsm_default/jobs"]["signature"] = 5
 
     def stored(key):
         key = watched.prefix + key

@@ -10,7 +10,6 @@ from starlette.routing import Mount
 
 from fsm_provider.plugins.plugin import FsmPlugin
 from fsm_provider.plugins.webhooks.config import ReceiverConfiguration
-from fsm_provider.plugins.webhooks.receiver import Receiver
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
 from tests.capabilities import ASSETS
@@ -63,6 +62,8 @@ def response_seconds() -> float:
 @pytest.fixture
 def unknown_receiver(database: None, response_seconds: float) -> Iterator[RunningReceiver]:
     """A receiver that is not configured, mounted as Airflow mounts it."""
+    from fsm_provider.plugins.webhooks.receiver import Receiver
+
     clock = Clock()
     mounted = FsmPlugin.fastapi_apps[0]
     receiver = Receiver(ReceiverConfiguration(clock=clock), response_seconds=response_seconds)

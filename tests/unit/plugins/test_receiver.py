@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 import pytest
 
 from fsm_provider.metrics import AirflowMetrics
-from fsm_provider.plugins.webhooks import receiver as module
 from tests.unit.plugins import signing
 from tests.unit.plugins.receivers import TOKEN, post_raw
 
@@ -112,12 +111,16 @@ class TestAccepted:
         assert event == stored
 
     def test_a_body_may_be_as_large_as_the_limit(self, receiver):
-        body = b"x" * module.MAX_BODY
+        from fsm_provider.plugins.webhooks.receiver import MAX_BODY
+
+        body = b"x" * MAX_BODY
 
         assert receiver.post(body).status_code == 200
 
     def test_a_chunked_body_may_be_as_large_as_the_limit(self, receiver):
-        body = b"x" * module.MAX_BODY
+        from fsm_provider.plugins.webhooks.receiver import MAX_BODY
+
+        body = b"x" * MAX_BODY
 
         assert receiver.post(iter([body])).status_code == 200
 
@@ -214,7 +217,7 @@ class TestRefused:
         assert response.startswith(b"HTTP/1.1 413")
 
     def test_a_body_that_never_arrives_times_out(self, receiver, monkeypatch):
-        monkeypatch.setattr(module, "BODY_SECONDS", 0.1)
+        monkeypatch.setattr("fsm_provider.plugins.webhooks.receiver.BODY_SECONDS", 0.1)
 
         response = post_raw(receiver, b"Content-Length: 10\r\n\r\nhalf")
 

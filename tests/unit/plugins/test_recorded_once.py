@@ -4,13 +4,14 @@ import threading
 
 import pytest
 
-from fsm_provider.plugins.webhooks.events import record_delivery
 from fsm_provider.storage import uri_for_records
 
 URI = uri_for_records("fsm_default", "jobs")
 
 
 def record(number, uri=URI):
+    from fsm_provider.plugins.webhooks.events import record_delivery
+
     return record_delivery(uri, f"{number:064x}", {"type": "jobs.created"})
 
 

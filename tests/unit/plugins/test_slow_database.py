@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fsm_provider.plugins.webhooks import receiver as module
 from tests.unit.plugins.receivers import RunningReceiver
 
 
 @pytest.fixture
-def response_seconds() -> float:
-    return module.RESPONSE_SECONDS
+def response_seconds(database: None) -> float:
+    from fsm_provider.plugins.webhooks.receiver import RESPONSE_SECONDS
+
+    return RESPONSE_SECONDS
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_a_sender_is_asked_to_retry_while_the_database_is_locked(receiver, locke
 
 @pytest.mark.usefixtures("locked_database")
 def test_a_delivery_is_in_flight_until_it_is_stored(receiver, monkeypatch, caplog):
-    monkeypatch.setattr(module, "MAX_IN_FLIGHT", 2)
+    monkeypatch.setattr("fsm_provider.plugins.webhooks.receiver.MAX_IN_FLIGHT", 2)
 
     for _ in range(3):
         assert receiver.post().status_code == 503
