@@ -205,7 +205,7 @@ class Feed:
             return
         for subscriber in subscribers:
             if subscriber in self._subscriptions:
-                subscriber.on_poll(since, started)
+                _tell(subscriber.on_poll, since, started)
         self._changes_since = started - LOOK_BACK
         self._is_refused = False
         self._failures = 0
@@ -224,7 +224,7 @@ class Feed:
             return
         for subscriber in list(self._subscriptions):
             if subscriber in self._subscriptions:
-                subscriber.on_failure(error, self._failing_since)
+                _tell(subscriber.on_failure, error, self._failing_since)
             await asyncio.sleep(0)
 
     def _give_up_in_time(self, since: Time, began: Time) -> None:
@@ -251,8 +251,7 @@ class Feed:
             for subscriber, subscription in self._subscriptions.items()
             if self._is_refused or subscription.due <= now
         ]
-        are_many = len(due) > MAX_OWN
-        if are_many and not self._is_refused and now >= self._one_by_one_until:
+        if len(due) > MAX_OWN and not self._is_refused and now >= self._one_by_one_until:
             await self._catch_up_together(due)
         else:
             await self._catch_up_one_by_one(due)
@@ -291,7 +290,7 @@ class Feed:
                 subscription.due = _now() + GIVE_UP_AFTER
                 if subscription.failing_since is None:
                     subscription.failing_since = _now()
-                subscriber.on_failure(error, subscription.failing_since)
+                _tell(subscriber.on_failure, error, subscription.failing_since)
                 continue
             self._caught_up(subscriber, started, is_complete)
 
@@ -300,7 +299,7 @@ class Feed:
         if subscription is None:  # it has left meanwhile
             return
         if is_complete:
-            subscriber.on_catch_up(started)
+            _tell(subscriber.on_catch_up, started)
         subscription.failing_since = None
         subscription.due = _now() + subscriber.check_after(self.time())
 
@@ -319,7 +318,7 @@ class Feed:
             listing = await self._list(query)
             await self._hand_out(listing.forms, only)
             starts.append(listing.started)
-            is_complete = is_complete and listing.is_complete
+            is_complete &= listing.is_complete
         return min(starts), is_complete
 
     async def _list(self, query: Query) -> ListingResult:
@@ -332,7 +331,7 @@ class Feed:
             raise
         if listing.service != self.source.service:
             for subscriber in self._subscriptions:
-                subscriber.on_service_changed()
+                _tell(subscriber.on_service_changed)
             raise FsmConnectionError(f"the connection leads to {listing.service} now")
         self._clock_offset = listing.started - _now()
         # A service may leave records that were never updated out of its changes.
@@ -347,10 +346,7 @@ class Feed:
                 for subscriber in list(self._by_routing_key.get(key, ())):
                     is_addressed = only is None or subscriber is only
                     if is_addressed and subscriber in self._subscriptions:
-                        try:
-                            subscriber.ingest(forms_of_key)
-                        except Exception:
-                            logger.exception("A subscriber failed; the others get their forms")
+                        _tell(subscriber.ingest, forms_of_key)
                         await asyncio.sleep(0)
             await asyncio.sleep(0)
 
@@ -391,6 +387,14 @@ class Feed:
         metrics.gauge("waits.poll_age", max(poll_ages, default=0.0))
         intervals = [feed.source.interval for feed in feeds]
         metrics.gauge("waits.poll_interval", max(intervals, default=0.0))
+
+
+def _tell(call: Callable[..., None], *arguments: object) -> None:
+    """Call a subscriber: what it raises is its own, and keeps nothing from the others."""
+    try:
+        call(*arguments)
+    except Exception:
+        logger.exception("A subscriber failed; the others get their forms")
 
 
 def _common_queries(queries: Collection[Query]) -> list[Query]:
