@@ -17,12 +17,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from fsm_provider.api.forms import FormFilter, seconds_of
 from fsm_provider.api.validation import JsonObject
-from fsm_provider.polling.formats import format_of
-from fsm_provider.polling.polls import BEGINNING, Criteria, FormSelection
-from fsm_provider.polling.waits import FORMAT, Wait, WaitState
 
 if TYPE_CHECKING:
     from fsm_provider.api.forms import FormFilters
+    from fsm_provider.polling.waits import Wait, WaitState
     from fsm_provider.polling.watcher import AssetEvents
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -97,7 +95,9 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         from fsm_provider.polling.feed import subscribe
+        from fsm_provider.polling.formats import format_of
         from fsm_provider.polling.lister import Source
+        from fsm_provider.polling.waits import FORMAT, WaitState
 
         # dag.test() gives no identifier, and has no scheduler.
         shortest = 0.0 if self.trigger_id is None else MIN_DEFERRAL
@@ -133,6 +133,9 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
 
     def _wait_from(self, state: WaitState) -> Wait:
+        from fsm_provider.polling.polls import BEGINNING, Criteria, FormSelection
+        from fsm_provider.polling.waits import Wait
+
         filters: JsonObject = {**self.filters}
         wanted = FormFilter(**filters)
         property_id = filters.get("property_id")
