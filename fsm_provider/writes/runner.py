@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
@@ -82,8 +81,6 @@ class Runner:
     def __post_init__(self) -> None:
         self._client = self.hook.client
         self._lease = max(MIN_LEASE, LEASE_TIMEOUTS * self._client.settings.timeout)
-        self._id = uuid4().hex
-        self._claim_numbers = count()
         self._ready = deque[WriteAttempt]()
         self._blocked: list[WriteAttempt] = []
         self._in_flight: dict[Future[Any], tuple[WriteAttempt, LedgerEntry]] = {}
@@ -303,12 +300,7 @@ class Runner:
 
     def _claim_for(self, write: WriteAttempt) -> LedgerEntry:
         """Return the claim of a write; its key is that of an earlier request, if that is known."""
-        claim = replace(
-            write.intended,
-            sent_by=self.task,
-            state="sending",
-            owner=f"{self._id}-{next(self._claim_numbers)}",
-        )
+        claim = replace(write.intended, sent_by=self.task, state="sending", owner=uuid4().hex)
         header = self._client.settings.idempotency_header
         if not header:
             return claim
