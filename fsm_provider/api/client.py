@@ -190,11 +190,10 @@ class FsmClient:
         :param headers: further headers, such as an idempotency key.
         :param limit: of the request's time; the caller keeps to ``max_requests_per_second``.
         """
-        further = dict(headers or {})
+        all_headers = {**request.headers, **(headers or {})}
         if request.is_versioned and self.settings.api_version:
-            further.setdefault("X-API-VERSION", self.settings.api_version)
-        sent = replace(request, headers={**request.headers, **further})
-
+            all_headers.setdefault("X-API-VERSION", self.settings.api_version)
+        sent = replace(request, headers=all_headers)
         read = partial(self._read, request)
         attempt = partial(self._transport.request, sent, read, limit=limit)
         return self._repeat(attempt, is_write=request.method not in SAFE_METHODS)

@@ -351,6 +351,4 @@ def _retry_after(response: BaseHTTPResponse) -> float | None:
         seconds = Retry().get_retry_after(response)
     except (TypeError, ValueError, OverflowError, InvalidHeader):
         return None
-    if seconds is None:
-        return None
-    return min(seconds, 1e9)
+    return None if seconds is None else min(seconds, 1e9)

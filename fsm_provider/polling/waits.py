@@ -101,7 +101,7 @@ class WaitState:
 
     def after_poll(self, service: str, names_by_id: Mapping[int, str], polled_at: Time) -> Self:
         """Return the state after a poll on the worker that did not find enough."""
-        pairs: list[list[Any]] = list(map(list, names_by_id.items()))
+        pairs = [[identifier, name] for identifier, name in names_by_id.items()]
         known = pairs if len(pairs) <= MAX_KNOWN else None
         may_be_the_same = known is None or known == self.known
         was_futile = may_be_the_same and self.polled_at is not None

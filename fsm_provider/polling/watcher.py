@@ -126,9 +126,7 @@ class AssetEvents:
         """
 
         async def replace_older() -> None:
-            stored = await self._store.aget(CONFIGURATION)
-            if stored:
-                refuse_newer(stored, FORMAT, STORED_BY_NEWER)
+            await self._read_configuration()  # which refuses a newer one
             await self._store.aset(CONFIGURATION, config)
 
         await self._until_done(replace_older)

@@ -169,10 +169,8 @@ class PdfTransfer:
         return sum(sizes.values())
 
     def _summary(self) -> str:
-        parts = []
-        for outcome, number in self._count().items():
-            if number:
-                parts.append(f"{number} {outcome.replace('_', ' ')}")
+        numbers = self._count().items()
+        parts = [f"{number} {outcome.replace('_', ' ')}" for outcome, number in numbers if number]
         outcomes = ", ".join(parts) or "nothing to do"
         number_of_pdfs = pluralize(len(self._items), "PDF")
         return f"{number_of_pdfs}: {outcomes}; {self._stored_bytes():,} bytes"
