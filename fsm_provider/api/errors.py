@@ -17,6 +17,7 @@ __all__ = [
     "FsmError",
     "FsmForbiddenError",
     "FsmInputError",
+    "FsmKeyInUseError",
     "FsmNotFoundError",
     "FsmNotPdfError",
     "FsmNotSentError",
@@ -276,6 +277,16 @@ class FsmConflictError(_PermanentApiError):
     """409 Conflict. What was to be written may already exist, through another request."""
 
     hint = "what was to be written may exist already: look it up in the service"
+
+
+class FsmKeyInUseError(FsmApiError):
+    """409 Conflict with Retry-After: an earlier request has the same idempotency key.
+
+    It is still at work, so the write may take effect.
+    """
+
+    may_have_written = True
+    hint = "an earlier request with this idempotency key is still at work"
 
 
 class FsmUnprocessableEntityError(_PermanentApiError):
