@@ -259,7 +259,7 @@ class FsmConnectionEditedError(FsmUnauthorisedError):
 class FsmForbiddenError(_PermanentApiError):
     """403 Forbidden."""
 
-    hint = "the token lacks the permission"
+    hint = "the token lacks the permission, or a proxy or firewall refused the request"
 
 
 class FsmNotFoundError(_PermanentApiError):

@@ -16,6 +16,7 @@ from fsm_provider.api import (
     FsmClient,
     FsmConnectionError,
     FsmError,
+    FsmForbiddenError,
     FsmInputError,
     FsmResponseError,
     FsmUncertainWriteError,
@@ -364,6 +365,24 @@ def test_writes_that_follow_each_other_share_a_connection(serve, connect, idle_c
         idle_clock.now += 0.9
 
     assert {request.connection for request in server.requests} == {1}
+
+
+FORBIDDEN = {
+    "by the service": http(403, {"message": "no"}, "Content-Type: application/json"),
+    "by a proxy": http(403, b"<html>Blocked</html>", "Content-Type: text/html", "Via: 1.1 squid"),
+    "by whom nobody knows": http(403),
+}
+
+
+@pytest.mark.parametrize("forbidden", FORBIDDEN.values(), ids=FORBIDDEN)
+def test_a_403_says_no_more_than_is_known(serve, connect, forbidden):
+    client = connect(serve(send_always(forbidden)))
+
+    with pytest.raises(
+        FsmForbiddenError,
+        match="; the token lacks the permission, or a proxy or firewall refused the request",
+    ):
+        client.request("GET", "/forms")
 
 
 REFUSED_TUNNELS = {
