@@ -6,9 +6,11 @@ and no redirect is followed. A write may be repeated only if none of its bytes w
 
 import os
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from email.utils import mktime_tz, parsedate_tz
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
@@ -18,7 +20,7 @@ from pydantic import SecretStr
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, requote_uri, select_proxy
-from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Retry, Timeout
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, LocationParseError
 
 from fsm_provider import __version__
@@ -346,9 +348,26 @@ def _to_utf8(body: bytes, content_type: str) -> bytes:
 
 
 def _retry_after(response: BaseHTTPResponse) -> float | None:
-    """Return the seconds that the service asks to wait; None if it does not, or not readably."""
-    try:
-        seconds = Retry().get_retry_after(response)
-    except (TypeError, ValueError, OverflowError, InvalidHeader):
+    """Return the seconds that the service asks to wait; None if it does not, or not readably.
+
+    A date is one of the service's clock, which its Date header shows.
+    """
+    asked = response.headers.get("Retry-After", "").strip()
+    if asked.isdecimal():
+        return min(float(asked), 1e9)
+    until = _http_date(asked)
+    if until is None:
         return None
-    return None if seconds is None else min(seconds, 1e9)
+    now = _http_date(response.headers.get("Date", ""))
+    if now is None:
+        now = time.time()
+    return min(max(until - now, 0.0), 1e9)
+
+
+def _http_date(text: str) -> float | None:
+    """Return the time of an HTTP date, in seconds since 1970; None if it is not readable."""
+    try:
+        parts = parsedate_tz(text)
+        return None if parts is None else float(mktime_tz(parts))
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -8,6 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -365,6 +367,27 @@ def test_writes_that_follow_each_other_share_a_connection(serve, connect, idle_c
         idle_clock.now += 0.9
 
     assert {request.connection for request in server.requests} == {1}
+
+
+@pytest.mark.parametrize("fast", [0, 3], ids=["the clocks agree", "the service's is fast"])
+@pytest.mark.parametrize("has_date", [True, False])
+def test_a_retry_after_that_is_a_date_is_one_of_the_services_clock(serve, connect, fast, has_date):
+    now = datetime.now(UTC) + timedelta(hours=fast)
+    until = format_datetime(now + timedelta(seconds=20), usegmt=True)
+    headers = [f"Retry-After: {until}"]
+    if has_date:
+        headers.append(f"Date: {format_datetime(now, usegmt=True)}")
+    server = serve(send_once(http(429, b"", *headers), then=http(200, EMPTY_PAGE)))
+    waits: list[float] = []
+    client = connect(server, sleep=waits.append)
+
+    if fast and not has_date:  # three hours are more than a request waits
+        with pytest.raises(FsmApiError, match="the service asks to wait 108"):
+            list(client.list_forms())
+        return
+    assert list(client.list_forms()) == []
+    [wait] = waits
+    assert wait == 20 if has_date else 18 < wait <= 20
 
 
 FORBIDDEN = {
