@@ -34,6 +34,7 @@ class Exchange:
     transport sets ``is_confirmed``, which the connection reads before it is used again.
 
     :param target: path and query, sent as they are, where urllib3 would write ``%2b`` as ``%2B``.
+    :param limit: of the time in which it is sent and its response complete.
     :ivar began_at: since when a byte of it may have been sent, not counting CONNECT; 0 if none.
     :ivar is_confirmed: the response was the expected one.
     """
@@ -42,8 +43,8 @@ class Exchange:
     url: str
     target: str
     headers: Mapping[str, str]
+    limit: TimeLimit
     body: bytes | None = None
-    limit: TimeLimit | None = None
     began_at: float = 0.0
     is_confirmed: bool = False
 
@@ -93,17 +94,20 @@ class _Response(HTTPResponse):
         super().__init__(sock, *args, **kwargs)
         self._socket = sock
         self._timeout = sock.gettimeout() or math.inf
-        self._limit = current.get().limit
+        self._limit: TimeLimit | None = current.get().limit
         self._has_ended = False
         self.fp.raw.readinto = self._receive  # type: ignore[method-assign]
 
     def _receive(self, buffer: Any) -> int:
-        if self._limit:
-            seconds_left = self._limit.left()
-            if seconds_left <= 0:
-                raise TimeoutError("its time is over")
-            self._socket.settimeout(min(seconds_left, self._timeout))
-        count = self._socket.recv_into(buffer)
+        limit = self._limit
+        if limit:
+            self._socket.settimeout(min(limit.require(), self._timeout))
+        try:
+            count = self._socket.recv_into(buffer)
+        except TimeoutError:
+            if limit:
+                limit.require()
+            raise
         self._has_ended = count == 0
         return count
 
@@ -161,7 +165,7 @@ class Connection(HTTPConnection):
             target = before_path(url) + target
         if self.sock is None:
             self.connect()
-        if exchange.limit and exchange.limit.is_too_late():  # connecting may have been suspended
+        if exchange.limit.is_too_late():  # connecting may have been suspended
             raise TimeoutError("the connection was ready too late to send anything")
         exchange.began_at = time.monotonic()
         super().request(method, target, *args, **kwargs)

@@ -55,6 +55,11 @@ UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 The last three are for a body whose length is negative, or larger than any memory.
 """
 MAX_ERROR_BODY = 2**20  # bytes, decoded: more are not read
+RESPONSE_TIMEOUTS = 4
+"""Timeouts of the connection in which a request is sent and its response complete.
+
+It does not count where the caller has a limit of its own: a ledger's lease, a PDF's time.
+"""
 _CHUNK = 2**16  # bytes, decoded, that are read at once
 
 
@@ -103,6 +108,7 @@ class Transport:
         """
         if limit is None:  # else the caller has waited
             self.throttle()
+            limit = TimeLimit(RESPONSE_TIMEOUTS * self._settings.timeout)
         exchange = self._prepare(request, token, limit)
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
@@ -176,8 +182,7 @@ class Transport:
         :param elsewhere: to another place than the service's own scheme, host and port.
         :param public_only: refuse a host whose address is not public.
         """
-        if exchange.limit:
-            exchange.limit.start()
+        exchange.limit.start()
         status = "none"
         reset_to = current.set(exchange)
         try:
@@ -253,7 +258,7 @@ class Transport:
         )
         return cast(HTTPConnectionPool, pool)
 
-    def _prepare(self, request: ApiRequest, token: SecretStr, limit: TimeLimit | None) -> Exchange:
+    def _prepare(self, request: ApiRequest, token: SecretStr, limit: TimeLimit) -> Exchange:
         """Make the exchange of a request: its URL, and its headers with the token."""
         headers = CaseInsensitiveDict({**_HEADERS, **parse_headers("headers", request.headers)})
         headers["Authorization"] = f"Bearer {token.get_secret_value()}"
@@ -263,7 +268,7 @@ class Transport:
         if request.query:
             target += f"?{request.query}"
         url = f"{self.base.scheme}://{self.base.netloc}{target}"
-        return Exchange(request.method, url, target, headers, request.body, limit)
+        return Exchange(request.method, url, target, headers, limit, request.body)
 
     def incomplete_response(self, error: BaseException) -> errors.FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""

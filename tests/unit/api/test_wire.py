@@ -369,6 +369,57 @@ def test_writes_that_follow_each_other_share_a_connection(serve, connect, idle_c
     assert {request.connection for request in server.requests} == {1}
 
 
+TRICKLED = {
+    "in its head": (b"", b"HTTP/1.1 200 " + b"x" * 99),
+    "in its body": (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n", b" " * 99),
+    "in chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 16),
+    "in interim responses": (b"", INTERIM["102"] * 4),
+}
+
+
+def trickle(head: bytes, rest: bytes) -> Respond:
+    """Send the rest byte by byte, ten in a second."""
+
+    def respond(connection: socket.socket, request: Request, number: int) -> None:
+        connection.sendall(head)
+        for byte in rest:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.1)
+
+    return respond
+
+
+@pytest.mark.parametrize("parts", TRICKLED.values(), ids=TRICKLED)
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_a_response_that_trickles_ends_at_four_timeouts(serve, connect, tls_context, parts, tls):
+    server = serve(trickle(*parts), tls=tls_context if tls else None)
+    client = connect(server, timeout=0.3, max_retries=0)
+    limit = r"it took more than 1\.2 s \(timeout 0\.3 s\)"
+    started_at = time.monotonic()
+
+    with pytest.raises(FsmResponseError, match=limit):
+        list(client.list_forms())
+    assert 1 < time.monotonic() - started_at < 3
+    with pytest.raises(FsmUncertainWriteError, match=limit):
+        client.create_job(7, {})
+    assert len(server.requests) == 2
+
+
+def test_a_read_whose_response_trickles_is_repeated(serve, connect, caplog):
+    trickle_page = trickle(b"", http(200, EMPTY_PAGE))
+
+    def respond(connection: socket.socket, request: Request, number: int) -> None:
+        if number == 1:
+            trickle_page(connection, request, number)
+        else:
+            connection.sendall(http(200, EMPTY_PAGE))
+
+    client = connect(serve(respond), timeout=0.3)
+
+    assert list(client.list_forms()) == []
+    assert "it took more than 1.2 s (timeout 0.3 s); trying again" in caplog.text
+
+
 @pytest.mark.parametrize("fast", [0, 3], ids=["the clocks agree", "the service's is fast"])
 @pytest.mark.parametrize("has_date", [True, False])
 def test_a_retry_after_that_is_a_date_is_one_of_the_services_clock(serve, connect, fast, has_date):
