@@ -30,11 +30,14 @@ MAX_IDLE_BEFORE_WRITE = 1.0  # seconds; a connection that was idle for longer ma
 class Exchange:
     """One request as it is sent, and what is known of it.
 
-    The transport makes it, and sends it once. The connection that sends it sets ``began_at``; the
-    transport sets ``is_confirmed``, which the connection reads before it is used again.
+    The transport makes it, and sends it once. The connection that sends it sets ``began_at`` and
+    ``has_reused_connection``. The transport sets ``may_reuse_connection`` before, and
+    ``is_confirmed`` after, which the connection reads before it is used again.
 
     :param target: path and query, sent as they are, where urllib3 would write ``%2b`` as ``%2B``.
     :param limit: of the time in which it is sent and its response complete.
+    :ivar may_reuse_connection: it may go over a connection that was used before.
+    :ivar has_reused_connection: it went over such a connection.
     :ivar began_at: since when a byte of it may have been sent, not counting CONNECT; 0 if none.
     :ivar is_confirmed: the response was the expected one.
     """
@@ -45,6 +48,8 @@ class Exchange:
     headers: Mapping[str, str]
     limit: TimeLimit
     body: bytes | None = None
+    may_reuse_connection: bool = True
+    has_reused_connection: bool = False
     began_at: float = 0.0
     is_confirmed: bool = False
 
@@ -136,7 +141,7 @@ class Connection(HTTPConnection):
     Before an exchange, a pool asks ``is_connected``: if it is not, urllib3 closes it, and
     ``request`` connects it anew. One thread uses it at a time.
 
-    :ivar latest: the exchange that it has sent last; None if it has sent none.
+    :ivar latest: the exchange that it has sent last; None if none since it was connected.
     """
 
     response_class: type[HTTPResponse] = _Response
@@ -150,15 +155,21 @@ class Connection(HTTPConnection):
             return False
         if latest.is_write and not latest.is_confirmed:
             return False
-        if current.get().is_write:
+        exchange = current.get()
+        if not exchange.may_reuse_connection:
+            return False
+        if exchange.is_write:
             idle = time.monotonic() - latest.began_at
             if idle > MAX_IDLE_BEFORE_WRITE:
                 return False
         return super().is_connected
 
+    def connect(self) -> None:
+        self.latest = None
+        super().connect()
+
     def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
         exchange = current.get()
-        self.latest = exchange
         target = exchange.target
         is_forwarded = self.proxy is not None and self._tunnel_host is None
         if is_forwarded:  # a proxy that reads the request needs all of the URL
@@ -167,6 +178,8 @@ class Connection(HTTPConnection):
             self.connect()
         if exchange.limit.is_too_late():  # connecting may have been suspended
             raise TimeoutError("the connection was ready too late to send anything")
+        exchange.has_reused_connection = self.latest is not None
+        self.latest = exchange
         exchange.began_at = time.monotonic()
         super().request(method, target, *args, **kwargs)
 

@@ -4,6 +4,7 @@ It uses requests' adapter without a session: ``.netrc``, which would replace the
 and no redirect is followed. A write may be repeated only if none of its bytes was sent.
 """
 
+import logging
 import os
 import re
 import time
@@ -35,10 +36,13 @@ from fsm_provider.api.connections import (
     root_cause,
 )
 from fsm_provider.api.metrics import Metrics
+from fsm_provider.api.parsing import warn_once
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
 from fsm_provider.api.request import ApiRequest, TimeLimit
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
 from fsm_provider.api.validation import ResultT, parse_headers
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
@@ -68,7 +72,8 @@ class Transport:
 
     A client makes one, and its threads share it. The first request of a process makes the pools of
     connections, and so does the first one after a fork, since the connections there are those of
-    the parent. After ``close``, another request makes new ones.
+    the parent. After ``close``, another request makes new ones. Once no response came over a
+    connection to the service that was used before, each write begins on a new one.
 
     :param throttle: waits until a request to the service may begin.
     :ivar base: the service's base URL, its host as it is sent.
@@ -84,6 +89,7 @@ class Transport:
         self._metrics = metrics
         self._verify = _certificates_for(settings)
         self._timeout = Timeout(connect=settings.timeout, read=settings.timeout)
+        self._may_reuse_for_writes = True
         self._process = 0  # the one whose pools these are
         self._adapters: dict[type[Connection], HTTPAdapter] = {}
         self._service_pool: HTTPConnectionPool | None = None
@@ -183,6 +189,7 @@ class Transport:
         :param public_only: refuse a host whose address is not public.
         """
         exchange.limit.start()
+        exchange.may_reuse_connection = self._may_reuse_for_writes or not exchange.is_write
         status = "none"
         reset_to = current.set(exchange)
         try:
@@ -206,6 +213,16 @@ class Transport:
         finally:
             current.reset(reset_to)
             self._metrics.incr("requests", method=exchange.method, status=status)
+        if exchange.has_reused_connection and not elsewhere:
+            self._may_reuse_for_writes = False
+            warn_once(
+                logger,
+                ("used connection", self._settings.base_url),
+                "%s: no response came over a connection that was used before: writes begin on new "
+                "connections from now on",
+                self._settings.base_url,
+                level=logging.INFO,
+            )
         # Not inside except: urllib3's error holds the token and the URL.
         raise self._error_without_response(exchange, cause)
 

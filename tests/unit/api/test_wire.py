@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -367,6 +368,91 @@ def test_writes_that_follow_each_other_share_a_connection(serve, connect, idle_c
         idle_clock.now += 0.9
 
     assert {request.connection for request in server.requests} == {1}
+
+
+def close_behind_each_response(connection: socket.socket, request: Request, number: int) -> None:
+    connection.sendall(job(number))
+    connection.close()
+
+
+class DropsUsedConnections:
+    """Answers the first request of each connection, and drops it with the second.
+
+    That is a close behind each response of which no client can know before it has sent.
+    """
+
+    def __init__(self) -> None:
+        self._used: set[int] = set()
+
+    def __call__(self, connection: socket.socket, request: Request, number: int) -> None:
+        if request.connection in self._used:
+            connection.close()
+            return
+        self._used.add(request.connection)
+        is_read = request.line.startswith("GET")
+        connection.sendall(http(200, EMPTY_PAGE) if is_read else job(number))
+
+
+@pytest.mark.parametrize(
+    "make_respond",
+    [lambda: close_behind_each_response, DropsUsedConnections],
+    ids=["at once", "with the next request"],
+)
+@pytest.mark.parametrize("threads", [1, 8])
+def test_as_many_writes_as_were_in_flight_are_lost_to_a_service_that_closes_connections(
+    serve, connect, caplog, threads, make_respond
+):
+    caplog.set_level("INFO")
+    server = serve(make_respond())
+    client = connect(server)
+
+    def is_certain(_: int) -> bool:
+        with suppress(FsmUncertainWriteError):
+            client.create_job(7, {})
+            return True
+        return False
+
+    with ThreadPoolExecutor(threads) as pool:
+        lost = list(pool.map(is_certain, range(60))).count(False)
+
+    assert lost <= threads
+    assert len(server.requests) <= 60  # none was sent again
+    assert caplog.text.count("writes begin on new connections from now on") == min(lost, 1)
+
+
+def test_a_read_that_is_lost_on_a_used_connection_lets_no_write_begin_on_one(serve, connect):
+    server = serve(DropsUsedConnections())
+    client = connect(server)
+
+    client.create_job(7, {})
+    assert list(client.list_forms()) == []  # at its second attempt
+    for _ in range(3):
+        client.create_job(7, {})
+
+    jobs = [request for request in server.requests if request.line.startswith("POST")]
+    assert len({request.connection for request in jobs}) == len(jobs) == 4
+
+
+def test_reads_keep_their_connection_where_writes_begin_on_new_ones(serve, connect):
+    def respond(connection: socket.socket, request: Request, number: int) -> None:
+        if number == 2:
+            connection.close()
+        elif request.line.startswith("GET"):
+            connection.sendall(http(200, EMPTY_PAGE))
+        else:
+            connection.sendall(job(number))
+
+    server = serve(respond)
+    client = connect(server)
+
+    client.create_job(7, {})
+    with pytest.raises(FsmUncertainWriteError):
+        client.create_job(7, {})
+    client.create_job(7, {})
+    for _ in range(3):
+        list(client.list_forms())
+
+    assert [request.connection for request in server.requests] == [1, 1, 2, 2, 2, 2]
 
 
 TRICKLED = {
