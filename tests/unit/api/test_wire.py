@@ -420,8 +420,11 @@ def test_as_many_writes_as_were_in_flight_are_lost_to_a_service_that_closes_conn
     assert caplog.text.count("writes begin on new connections from now on") == min(lost, 1)
 
 
-def test_a_read_that_is_lost_on_a_used_connection_lets_no_write_begin_on_one(serve, connect):
-    server = serve(DropsUsedConnections())
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_a_read_that_is_lost_on_a_used_connection_lets_no_write_begin_on_one(
+    serve, connect, tls_context, tls
+):
+    server = serve(DropsUsedConnections(), tls=tls_context if tls else None)
     client = connect(server)
 
     client.create_job(7, {})
@@ -431,6 +434,29 @@ def test_a_read_that_is_lost_on_a_used_connection_lets_no_write_begin_on_one(ser
 
     jobs = [request for request in server.requests if request.line.startswith("POST")]
     assert len({request.connection for request in jobs}) == len(jobs) == 4
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_writes_share_a_connection_after_one_was_lost_on_a_new_connection(
+    serve, connect, tls_context, idle_clock, tls
+):
+    def respond(connection: socket.socket, request: Request, number: int) -> None:
+        if number == 2:
+            connection.close()
+        else:
+            connection.sendall(job(number))
+
+    server = serve(respond, tls=tls_context if tls else None)
+    client = connect(server)
+
+    client.create_job(7, {})
+    idle_clock.now += 1.5
+    with pytest.raises(FsmUncertainWriteError):
+        client.create_job(7, {})
+    for _ in range(3):
+        client.create_job(7, {})
+
+    assert [request.connection for request in server.requests] == [1, 2, 3, 3, 3]
 
 
 def test_reads_keep_their_connection_where_writes_begin_on_new_ones(serve, connect):
