@@ -12,7 +12,6 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
-from unicodedata import normalize
 
 from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
@@ -171,12 +170,12 @@ def parse_reference_time(value: Any) -> datetime | None:
 
 
 def normalize_name(name: Any) -> str:
-    """Return a form's name as names are compared: in Unicode's form NFC, without blanks around it.
+    """Return a form's name as names are compared: see :func:`.validation.visible_text`.
 
     :param name: of a record, where it may be of any type; None is the empty name.
     """
     text = name if isinstance(name, str) else str(name or "")
-    return normalize("NFC", text).strip()
+    return validation.visible_text(text)
 
 
 def _parse_filter(name: str, value: Any) -> Any:

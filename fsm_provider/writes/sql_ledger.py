@@ -25,7 +25,7 @@ from fsm_provider.state.database import in_transaction, now
 from fsm_provider.state.schema import LEDGER, TASKS
 from fsm_provider.state.task import Task
 from fsm_provider.writes.advice import ROWS_GONE
-from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, mark_conflict
+from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, id_for, mark_conflict
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -231,7 +231,7 @@ class SqlLedgers:
             job_id = int(text) if is_number else text
             # An index for each, which SQLite would not find for the service and any of them.
             condition = (
-                self._is_ours & (LEDGER.c.id == digest_for(text))
+                self._is_ours & (LEDGER.c.id == id_for(text))
                 | self._is_ours & (LEDGER.c.reference_digest == digest_for(text))
                 | self._is_ours & (LEDGER.c.job_digest == digest_for(job_id))
             )

@@ -23,7 +23,14 @@ from fsm_provider.writes.advice import (
     PAGE_DAMAGED,
     TASK_IS_AT_WORK,
 )
-from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, as_seen, mark_conflict
+from fsm_provider.writes.ledger import (
+    Change,
+    LedgerEntry,
+    as_read,
+    as_seen,
+    id_for,
+    mark_conflict,
+)
 
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE as NEVER_EXPIRE
@@ -276,8 +283,10 @@ class AirflowLedgers:
         self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
     ) -> list[tuple[TaskLedger, LedgerEntry]]:
         words = [_field_text("state", state) for state in states]
+        entry_id = None
         if text:
-            words = [json.dumps(text), f'"id": {text}']
+            entry_id = id_for(text)
+            words = [entry_id, json.dumps(text), f'"id": {text}']
         selected = []
         for task, pages in self._pages_by_task.items():
             if not _may_hold(pages.values(), words):
@@ -285,8 +294,8 @@ class AirflowLedgers:
             stored_at = max(page.stored_at.timestamp() for page in pages.values())
             ledger = TaskLedger(IdleTaskStore(task, pages), task, int(stored_at * 1000))
             for entry in ledger.entries_of_task(task).values():
-                names = (entry.key, entry.reference, str(entry.result_id or ""))
-                is_named = not text or text in names
+                names = (entry.reference, str(entry.result_id or ""))
+                is_named = not text or entry.id == entry_id or text in names
                 is_in_state = not states or entry.state in states
                 if is_named and is_in_state:
                     selected.append((ledger, entry))

@@ -126,6 +126,13 @@ def store(request, service, connection_extra, connect, monkeypatch, tmp_path, se
 in_a_database = pytest.mark.parametrize("store", ["in a database"], indirect=True)
 
 
+def test_a_key_is_searched_for_in_any_spelling_that_looks_the_same(store, browser):
+    seen = browser("jo").get(f"?q={quote(KEY.replace('-', chr(0x2011)))}").text
+
+    assert "Nothing was found" not in seen
+    assert seen.count(html.escape(KEY)) > browser("jo").get("?q=other").text.count(html.escape(KEY))
+
+
 @pytest.fixture
 def asset(store):
     """An asset that starts a DAG, and whose watcher has failed; a new one; deliveries."""
