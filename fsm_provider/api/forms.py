@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
+from unicodedata import normalize
 
 from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
@@ -170,12 +171,12 @@ def parse_reference_time(value: Any) -> datetime | None:
 
 
 def normalize_name(name: Any) -> str:
-    """Return a form's name as names are compared: see :func:`.validation.visible_text`.
+    """Return a form's name as names are compared: in Unicode's form NFC, without blanks around it.
 
     :param name: of a record, where it may be of any type; None is the empty name.
     """
     text = name if isinstance(name, str) else str(name or "")
-    return validation.visible_text(text)
+    return normalize("NFC", text).strip()
 
 
 def _parse_filter(name: str, value: Any) -> Any:

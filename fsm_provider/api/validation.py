@@ -147,13 +147,12 @@ def parse_text(name: str, value: Any) -> int | str:
 
 
 def visible_text(text: str) -> str:
-    """Return a text in the spelling in which keys and names of forms are compared.
+    """Return a text in the spelling in which keys are compared.
 
-    Texts that look the same are equal in it: it is in Unicode's form NFC, has no blanks around it,
-    nothing that cannot be seen, and only the blank and the hyphen of ASCII.
+    Texts that look the same are equal in it: as names of forms, it is in Unicode's form NFC,
+    without blanks around it; besides, it has nothing that cannot be seen, and only the blank and
+    the hyphen of ASCII.
     """
-    if text.isascii() and text.isprintable():  # as nearly all are: 0.4 microseconds, not 6
-        return text.strip()
     visible = re.sub(f"[{_INVISIBLE}]", "", normalize("NFC", text))
     with_blanks = re.sub(r"\s", " ", visible)
     return re.sub(_HYPHENS, "-", with_blanks).strip()
