@@ -259,6 +259,14 @@ def test_a_key_that_cannot_be_seen_is_refused(key):
             make(key=key)
 
 
+def test_a_byte_order_mark_before_a_list_is_ignored(service, store):
+    jobs = '\ufeff[{"property_id": 7, "job": {}, "key": "PM-7"}]'
+
+    FsmCreateJobsOperator(task_id="task", jobs=jobs).execute(context_for(store))
+
+    assert len(service.jobs) == 1
+
+
 def test_keys_that_look_the_same_are_duplicates_in_one_list(service, store):
     first = {"property_id": 7, "job": {"notes": "a"}, "key": "PM-7"}
     respelled = {**first, "key": "PM\u20117"}
