@@ -21,7 +21,7 @@ from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.databases import Database
 from tests.unit.writes.operators import lose, write_job
 
-TABLES = {"fsm_asset_state", "fsm_ledger", "fsm_schema", "fsm_tasks"}
+TABLES = {"fsm_asset_state", "fsm_ledger", "fsm_schema", "fsm_services", "fsm_tasks"}
 PROCESSES, THREADS_OF_EACH = 10, 4
 
 
@@ -139,6 +139,7 @@ class TestTablesThatAreNotAsTheyShouldBe:
         [
             ("DROP TABLE fsm_ledger", "fsm_ledger is missing in .*nothing is created anew"),
             ("DROP TABLE fsm_tasks", "fsm_tasks is missing in "),
+            ("DROP TABLE fsm_services", "fsm_services is missing in "),
             (
                 "DELETE FROM fsm_schema",
                 "no row of fsm_schema: they were half made, or are not ours",
