@@ -246,7 +246,7 @@ def test_a_name_that_nobody_has_is_refused(service, run):
     code, _, error = run("rename-service", "https://nowhere.example", "https://api.example.com")
 
     assert code == 1
-    assert error.startswith("no service of this ledger is 'https://nowhere.example': see ")
+    assert error.startswith("no service of this ledger is 'https://nowhere.example': ")
 
 
 def test_of_some_who_rename_at_the_same_moment_one_does(service, run):
@@ -262,7 +262,10 @@ def test_of_some_who_rename_at_the_same_moment_one_does(service, run):
     assert sorted(codes) == [0, 1, 1]
     assert sorted(said) == [
         "",
-        *[f"no service of this ledger is '{old}': see `ledger services`\n"] * 2,
+        *[
+            f"no service of this ledger is '{old}': 'python -m fsm_provider ledger services' shows those that it knows\n"
+        ]
+        * 2,
     ]
     (_, line) = run("services")[1]
     assert line.split()[0] == names[codes.index(0)]
