@@ -53,7 +53,6 @@ class Finding(NamedTuple):
     :param settings: what the connection should contain; empty if that was not found.
     """
 
-    name: str
     evidence: str
     settings: Mapping[str, Any] = MappingProxyType({})
 
@@ -72,8 +71,8 @@ class Probe:
         self._size_param: str | None = None
         self.requests: int = 0
 
-    def findings(self, first: Page[Form]) -> Iterator[Finding]:
-        """Yield each finding as it is made.
+    def findings(self, first: Page[Form]) -> Iterator[tuple[str, Finding]]:
+        """Yield each finding as it is made, with the name of its setting.
 
         :param first: the first page of forms.
         """
@@ -88,9 +87,9 @@ class Probe:
                 try:
                     finding = step()
                 except FsmError as error:
-                    finding = Finding(name, str(error))
+                    finding = Finding(str(error))
                 if finding is not None:
-                    yield finding
+                    yield name, finding
 
     def first_page(
         self, params: Mapping[str, Any], endpoint: Endpoint[Any] = LIST_FORMS
@@ -111,7 +110,7 @@ class Probe:
     def _find_page_size(self, first: Page[Form]) -> Finding:
         usual_size = len(first.data)
         if usual_size < 2:
-            return Finding("page_size_param", "there are no two forms")
+            return Finding("there are no two forms")
         names = _distinct(self._settings.page_size_param, *PAGE_SIZE_PARAMS)
         for name in names:
             page = self._try({name: 1})
@@ -120,8 +119,8 @@ class Probe:
                 size = self._largest_page(name, usual_size)
                 settings = {"page_size_param": name, "page_size": size}
                 evidence = f"{name}=1 gave 1 record, not {usual_size}"
-                return Finding("page_size_param", evidence, settings)
-        return Finding("page_size_param", f"none of these works: {', '.join(names)}")
+                return Finding(evidence, settings)
+        return Finding(f"none of these works: {', '.join(names)}")
 
     def _largest_page(self, name: str, usual_size: int) -> int:
         for size in PAGE_SIZES:
@@ -142,14 +141,14 @@ class Probe:
             first = self.first_page(params)
             paginator = _paginator_after(first)
         if paginator.finished:
-            return Finding("cursor_param", "the forms have no second page")
+            return Finding("the forms have no second page")
         names = _distinct(self._settings.cursor_param, *CURSOR_PARAMS)
         for name in names:
             second = self._try({**params, name: paginator.cursor})
             if second is not None and _follows(second, first):
                 evidence = "with it the second page followed the first"
-                return Finding("cursor_param", evidence, {"cursor_param": name})
-        return Finding("cursor_param", f"none of these works: {', '.join(names)}")
+                return Finding(evidence, {"cursor_param": name})
+        return Finding(f"none of these works: {', '.join(names)}")
 
     def find_timezone(self) -> Finding:
         """Compare the service's clock, which shows no zone, with this machine's."""
@@ -157,7 +156,7 @@ class Probe:
         shown = getattr(page.meta, "server_time", None)
         if not isinstance(shown, datetime):
             evidence = f"{LIST_ASSET_DYNAMIC_FIELDS.path} has no meta.serverTime"
-            return Finding("server_timezone", evidence)
+            return Finding(evidence)
         zone = str(self._settings.server_timezone)
         ahead = (shown - datetime.now(UTC)).total_seconds()
         if abs(ahead) > MAX_CLOCK_DIFFERENCE:
@@ -165,9 +164,9 @@ class Probe:
                 f"read in {zone}, the service's clock is {ahead / 60:+.0f} minutes from this "
                 "machine's: set the service's zone, or correct the clock"
             )
-            return Finding("server_timezone", evidence)
+            return Finding(evidence)
         evidence = f"in it, the service's time is the current time ({shown:%Y-%m-%d %H:%M:%S})"
-        return Finding("server_timezone", evidence, {"server_timezone": zone})
+        return Finding(evidence, {"server_timezone": zone})
 
     def _find_no_forms(self, first: Page[Form]) -> Finding | None:
         """Ask for a job's forms of the future; None: the service lists none, as specified."""
@@ -187,7 +186,7 @@ class Probe:
         if page:
             return None
         evidence = "so it was when a job was asked for forms of the future"
-        return Finding("no_forms_response", evidence, {"no_forms_response": response})
+        return Finding(evidence, {"no_forms_response": response})
 
 
 def _distinct(*names: str | None) -> list[str]:
@@ -223,13 +222,13 @@ def main(arguments: Sequence[str], prog: str) -> int:
     print(f"The connection works. {asking}\n")
     extra = dict(connection.extra_dejson)
     unknown = []
-    for finding in probe.findings(first):
+    for setting, finding in probe.findings(first):
         if finding.settings:
             values = ", ".join(f"{name} is {value}" for name, value in finding.settings.items())
             print(printable(f"{values}: {finding.evidence}"))
             extra |= finding.settings
         else:
-            unknown.append(f"- {finding.name}, because {finding.evidence}.")
+            unknown.append(f"- {setting}, because {finding.evidence}.")
     print(f"\nRequests made: {probe.requests}. The connection's extra:")
     print(json.dumps(extra, indent=2))
     if not unknown:
