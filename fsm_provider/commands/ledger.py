@@ -66,26 +66,20 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _settle(options: argparse.Namespace) -> int:
-    with quiet_airflow():
-        from fsm_provider.writes import admin
-
-        settlement = admin.Settlement(not options.not_created, options.job_id)
-        with admin.open_ledgers(options.conn_id) as ledgers:
-            entry = admin.find_only(ledgers, _selection_from(options))
-            admin.settle(ledgers, entry, settlement, options.by, options.why)
-    print(printable(f"'{options.key}' is settled: {settlement}"))
-    return 0
-
-
-def _forget(options: argparse.Namespace) -> int:
+def _settle_or_forget(options: argparse.Namespace) -> int:
     with quiet_airflow():
         from fsm_provider.writes import admin
 
         with admin.open_ledgers(options.conn_id) as ledgers:
             entry = admin.find_only(ledgers, _selection_from(options))
-            admin.forget(entry, options.by, options.why)
-    print(printable(f"'{options.key}' is forgotten: it may be sent again"))
+            if options.command == "settle":
+                settlement = admin.Settlement(not options.not_created, options.job_id)
+                admin.settle(ledgers, entry, settlement, options.by, options.why)
+                text = f"settled: {settlement}"
+            else:
+                admin.forget(entry, options.by, options.why)
+                text = "forgotten: it may be sent again"
+    print(printable(f"'{options.key}' is {text}"))
     return 0
 
 
@@ -109,8 +103,8 @@ def _show_services(options: argparse.Namespace) -> int:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
-    "settle": _settle,
-    "forget": _forget,
+    "settle": _settle_or_forget,
+    "forget": _settle_or_forget,
     "services": _show_services,
     "add-service": _show_services,
     "rename-service": _show_services,
@@ -139,7 +133,11 @@ def _cells_for(entry: LedgerEntry) -> tuple[str, ...]:
 
 def _make_parser(prog: str) -> argparse.ArgumentParser:
     parser = SubcommandParser(prog, DESCRIPTION, EXAMPLES)
-    task_options = _make_task_options()
+    # They narrow what is shown or changed to that of a task.
+    task_options = argparse.ArgumentParser(add_help=False)
+    for option, field in TASK_OPTIONS:
+        text = f"only of tasks with this {field}"
+        task_options.add_argument(option, dest=field, metavar="ID", help=text)
     person_options = _make_person_options()
 
     listing = parser.subcommand("list", "show what was sent", task_options)
@@ -173,16 +171,6 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     renaming.add_argument("old", metavar="OLD")
     renaming.add_argument("new", metavar="NEW")
     return parser
-
-
-def _make_task_options() -> argparse.ArgumentParser:
-    """Return the options that narrow what is shown or changed to that of a task."""
-    options = argparse.ArgumentParser(add_help=False)
-    for option, field in TASK_OPTIONS:
-        options.add_argument(
-            option, dest=field, metavar="ID", help=f"only of tasks with this {field}"
-        )
-    return options
 
 
 def _make_person_options() -> argparse.ArgumentParser:
