@@ -158,24 +158,18 @@ def _reader_of(table: Any) -> tuple[Any, Callable[[], Any]]:
 
 
 def _refuse_open_quote(row: Any, number: int, reader: csv.DictReader[Any]) -> None:
+    """Refuse a cell of which a line, after its first, has a delimiter between all columns."""
+    delimiter = reader.reader.dialect.delimiter
+    needed = len(reader.fieldnames or ()) - 1
     for column, cell in row.items():
-        if _holds_rows(cell, reader):
+        lines = cell.splitlines() if isinstance(cell, str) else []
+        # Lines that were given without their ends are one.
+        suspects = lines[1:] or lines
+        if any(line.count(delimiter) >= needed for line in suspects):
             raise FsmInputError(
                 f"rows: row {number}: {column}: holds further rows, as if a quote was not closed; "
                 "if it is right, give list(rows)"
             )
-
-
-def _holds_rows(cell: Any, reader: csv.DictReader[Any]) -> bool:
-    """Return whether a line of a cell, after its first, has a delimiter between all columns."""
-    if not isinstance(cell, str):
-        return False
-    lines = cell.splitlines()
-    # Lines that were given without their ends are one.
-    suspects = lines[1:] or lines
-    delimiter = reader.reader.dialect.delimiter
-    needed = len(reader.fieldnames or ()) - 1
-    return any(line.count(delimiter) >= needed for line in suspects)
 
 
 def _problem_of_columns(names: Collection[Any], columns: Collection[str]) -> str | None:
