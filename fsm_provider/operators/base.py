@@ -104,7 +104,12 @@ def _unknown_arguments(operator: type[FsmBaseOperator], arguments: Iterable[str]
 
     from fsm_provider.api.payloads import JOB_FIELDS
 
-    known = _argument_names(operator)
+    known: set[str] = set()
+    for cls in operator.__mro__:
+        constructor = vars(cls).get("__init__")
+        if constructor is not None and cls is not object:
+            known.update(signature(constructor).parameters)
+    known -= {"self", "kwargs"}
     problems = []
     for name in sorted(set(arguments) - known):
         close = get_close_matches(OTHER_NAMES.get(name, name), known, n=1, cutoff=0.7)
@@ -113,16 +118,6 @@ def _unknown_arguments(operator: type[FsmBaseOperator], arguments: Iterable[str]
             hint = ": it belongs in job"
         problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
     return "; ".join(problems)
-
-
-def _argument_names(operator: type[FsmBaseOperator]) -> set[str]:
-    """Return the names of the arguments of an operator's constructor, and of its bases'."""
-    names: set[str] = set()
-    for cls in operator.__mro__:
-        constructor = vars(cls).get("__init__")
-        if constructor is not None and cls is not object:
-            names.update(signature(constructor).parameters)
-    return names - {"self", "kwargs"}
 
 
 class FormFilterArguments:
