@@ -14,8 +14,17 @@ from urllib.parse import SplitResult, urljoin
 from pydantic import SecretStr
 from urllib3 import BaseHTTPResponse
 
-from fsm_provider.api import errors
 from fsm_provider.api.connections import Exchange
+from fsm_provider.api.errors import (
+    FsmApiError,
+    FsmConnectionError,
+    FsmDownloadTimeoutError,
+    FsmNotPdfError,
+    FsmPdfError,
+    FsmPdfUrlError,
+    FsmResponseError,
+    error_class_for,
+)
 from fsm_provider.api.models import Form
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.request import TimeLimit
@@ -36,10 +45,10 @@ _CHUNK = 2**16  # bytes, decoded, that are read at once
 _PLAIN_URL = re.compile(r"(?i:https?)://[^/?#\\\s]+([/?][!-\"$-~]*|)(?:#.*)?")
 """A URL in printable ASCII, and its path and query."""
 _UNNAMED = (
-    errors.FsmPdfUrlError,
-    errors.FsmConnectionError,
-    errors.FsmPdfError,
-    errors.FsmResponseError,
+    FsmPdfUrlError,
+    FsmConnectionError,
+    FsmPdfError,
+    FsmResponseError,
 )
 """Errors whose texts do not say which form's PDF it is."""
 _HEADERS = {
@@ -75,7 +84,7 @@ class Download:
     def __post_init__(self) -> None:
         self._name = f"the PDF of form {self.form.id}"
         if not isinstance(self.form.form_pdf_url, str) or not self.form.form_pdf_url:
-            raise errors.FsmPdfUrlError(f"{self._name}: its record has no formPDFURL")
+            raise FsmPdfUrlError(f"{self._name}: its record has no formPDFURL")
         self._limit = TimeLimit(self.max_seconds)
 
     def fetch(self, read: Callable[[Iterator[bytes]], ResultT], token: SecretStr) -> ResultT:
@@ -85,7 +94,7 @@ class Download:
                 return read(self._chunks(response))
         except _UNNAMED as error:
             if self._limit.left() <= 0:
-                raise errors.FsmDownloadTimeoutError(
+                raise FsmDownloadTimeoutError(
                     f"{self._name}: it did not arrive within {self.max_seconds:g} s"
                 ) from None
             raise type(error)(f"{self._name}: {error.message}") from None
@@ -97,7 +106,7 @@ class Download:
         for _ in range(MAX_REDIRECTS + 1):
             parts = split_as_sent(url)
             if parts is None:
-                raise errors.FsmPdfUrlError("its URL is not valid")
+                raise FsmPdfUrlError("its URL is not valid")
             self._check_url(parts)
             is_service = self._is_service(parts)
             with self._send(url, parts, is_service, token) as response:
@@ -109,16 +118,16 @@ class Download:
                     raise self._error_for(response, is_service, token)
             url = _redirect_url(parts, location)
             if not url:
-                raise errors.FsmPdfUrlError("it redirects to a URL that is not valid")
-        raise errors.FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
+                raise FsmPdfUrlError("it redirects to a URL that is not valid")
+        raise FsmPdfUrlError(f"its URL redirects more than {MAX_REDIRECTS} times")
 
     def _check_url(self, parts: SplitResult) -> None:
         if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
-            raise errors.FsmPdfUrlError("its URL is not http or https")
+            raise FsmPdfUrlError("its URL is not http or https")
         if "@" in parts.netloc:
-            raise errors.FsmPdfUrlError("its URL contains a user or password")
+            raise FsmPdfUrlError("its URL contains a user or password")
         if is_readable_on_the_way(parts) and not self.allow_http:
-            raise errors.FsmPdfUrlError(
+            raise FsmPdfUrlError(
                 f"{parts.scheme}://{parts.netloc} is not encrypted: "
                 "set the connection's allow_http to allow it"
             )
@@ -147,31 +156,36 @@ class Download:
 
     def _error_for(
         self, response: BaseHTTPResponse, is_service: bool, token: SecretStr
-    ) -> errors.FsmApiError:
+    ) -> FsmApiError:
         """Make the error for a response without a file.
 
         Of another host, the 4xx classes would give advice about the connection. Nor is the body
         quoted, since it may repeat the URL.
         """
         status = response.status
-        error_class = errors.FsmApiError
+        error_class = FsmApiError
         if status >= 500 or status == 429 or (is_service and status >= 400):
-            error_class = errors.error_class_for(status)
+            error_class = error_class_for(status)
         return error_for(response, token, error_class, method="GET", path=self._name)
 
     def _chunks(self, response: BaseHTTPResponse) -> Iterator[bytes]:
         """Yield the chunks of the file.
 
-        :raises errors.FsmError: before the first chunk, if it does not begin as a PDF; after the
+        :raises FsmError: before the first chunk, if it does not begin as a PDF; after the
             last, if it may be incomplete.
         """
         length = response.headers.get("Content-Length", "")
         if length.isdecimal() and int(length) > self.max_bytes:
             raise self._too_large()
-        chunk = self._read_head(response)
+        chunk = b""
+        while len(chunk) < ENDS:  # or all of a shorter file
+            more = self._next_chunk(response)
+            if not more:
+                break
+            chunk += more
         if b"%PDF-" not in chunk[:ENDS]:
             kind = printable(response.headers.get("Content-Type", "no type")[:60])
-            raise errors.FsmNotPdfError(
+            raise FsmNotPdfError(
                 f"the response is not a PDF, its first bytes are not %PDF- ({kind})"
             )
         received = 0
@@ -186,18 +200,8 @@ class Download:
         if b"%%EOF" not in tail:
             _check_complete_without_end(response, received)
 
-    def _too_large(self) -> errors.FsmPdfError:
-        return errors.FsmPdfError(f"it is larger than max_bytes, {self.max_bytes:,}")
-
-    def _read_head(self, response: BaseHTTPResponse) -> bytes:
-        """Read at least the first ``ENDS`` bytes of a file, or all of a shorter one."""
-        head = b""
-        while len(head) < ENDS:
-            chunk = self._next_chunk(response)
-            if not chunk:
-                break
-            head += chunk
-        return head
+    def _too_large(self) -> FsmPdfError:
+        return FsmPdfError(f"it is larger than max_bytes, {self.max_bytes:,}")
 
     def _next_chunk(self, response: BaseHTTPResponse) -> bytes:
         try:
@@ -238,6 +242,6 @@ def _check_complete_without_end(response: BaseHTTPResponse, received: int) -> No
     is_chunked = "chunked" in response.headers.get("Transfer-Encoding", "").lower()
     is_compressed = "Content-Encoding" in response.headers
     if not is_chunked or is_compressed:
-        raise errors.FsmResponseError(f"no complete response arrived: {missing}")
+        raise FsmResponseError(f"no complete response arrived: {missing}")
     if received < ENDS:
-        raise errors.FsmNotPdfError(f"the response is not a PDF: {missing}")
+        raise FsmNotPdfError(f"the response is not a PDF: {missing}")

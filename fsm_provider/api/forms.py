@@ -14,9 +14,17 @@ from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 from unicodedata import normalize
 
-from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
-from fsm_provider.api.validation import JsonObject, pluralize
+from fsm_provider.api.validation import (
+    JsonObject,
+    canonical_id,
+    parse_identifier,
+    parse_names,
+    parse_text,
+    parse_time,
+    pluralize,
+    refuse_none,
+)
 
 if TYPE_CHECKING:
     from fsm_provider.api.models import Form, Page
@@ -181,20 +189,20 @@ def normalize_name(name: Any) -> str:
 
 def _parse_filter(name: str, value: Any) -> Any:
     if name.endswith("_since"):
-        return validation.parse_time(name, value)
+        return parse_time(name, value)
     if name in ("form_category", "created_by_type"):
-        return validation.parse_text(name, value)
+        return parse_text(name, value)
     if name == "form_names":
-        names = validation.parse_names(name, value)
+        names = parse_names(name, value)
         return tuple(normalize_name(form_name) for form_name in names)
-    return validation.parse_identifier(name, value)
+    return parse_identifier(name, value)
 
 
 def _is_same(expected: int | str | None, identifier: int | str | None) -> bool:
     """Return whether an identifier is the expected one; where none is expected, any is."""
     if expected is None:
         return True
-    return validation.canonical_id(expected) == validation.canonical_id(identifier)
+    return canonical_id(expected) == canonical_id(identifier)
 
 
 def seconds_of(value: Any) -> float | None:
@@ -270,7 +278,7 @@ def parse_forms(forms: Any, timezone: tzinfo) -> list[Form]:
 
     :raises FsmInputError: if it is no list, or names the first item that is no form.
     """
-    validation.refuse_none("forms", forms)
+    refuse_none("forms", forms)
     is_single_form = isinstance(forms, str | Mapping)
     if is_single_form or not isinstance(forms, Iterable):
         raise FsmInputError(

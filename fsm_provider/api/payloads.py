@@ -24,7 +24,6 @@ from pydantic import (
     field_validator,
 )
 
-from fsm_provider.api import validation
 from fsm_provider.api.errors import FsmInputError, FsmRegistrationError, FsmResponseError
 from fsm_provider.api.models import (
     CREATE_JOB,
@@ -39,7 +38,20 @@ from fsm_provider.api.models import (
 from fsm_provider.api.parsing import parse_record
 from fsm_provider.api.redaction import TOKEN_LENGTH
 from fsm_provider.api.request import ApiRequest, write_json
-from fsm_provider.api.validation import JsonObject, canonical_id
+from fsm_provider.api.validation import (
+    FOUND_NOTHING,
+    HALF_A_CHARACTER,
+    NOTHING,
+    SURROGATE,
+    JsonObject,
+    Location,
+    canonical_id,
+    parse_identifier,
+    parse_key,
+    refuse_none,
+    validated,
+    visible_text,
+)
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -51,7 +63,7 @@ class _Payload(BaseModel):
 
 
 def _integer_to_text(value: Any) -> Any:
-    validation.refuse_none("", value, as_word=True)
+    refuse_none("", value, as_word=True)
     return str(value) if type(value) is int else value
 
 
@@ -62,8 +74,8 @@ def _amount_to_text(value: Any) -> Any:
 
 
 def _check_characters(value: Any) -> Any:
-    if validation.SURROGATE.search(dumps(value, ensure_ascii=False, allow_nan=False)):
-        raise ValueError(validation.HALF_A_CHARACTER)
+    if SURROGATE.search(dumps(value, ensure_ascii=False, allow_nan=False)):
+        raise ValueError(HALF_A_CHARACTER)
     return value
 
 
@@ -151,16 +163,16 @@ class JobRequest(_Payload):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(alias_generator=None)
 
-    property_id: Annotated[int | str, BeforeValidator(partial(validation.parse_identifier, ""))]
+    property_id: Annotated[int | str, BeforeValidator(partial(parse_identifier, ""))]
     job: JobCreate
-    key: Annotated[str, BeforeValidator(partial(validation.parse_key, ""))] | None = None
+    key: Annotated[str, BeforeValidator(partial(parse_key, ""))] | None = None
 
     def request(self) -> ApiRequest:
         """Return the request that creates the job; its subject is what to look the job up by."""
         for name in ("notes", "priority"):
             text = getattr(self.job, name)
-            if text in validation.NOTHING:
-                problem = validation.FOUND_NOTHING.format(text)
+            if text in NOTHING:
+                problem = FOUND_NOTHING.format(text)
                 logger.warning("%s of a job at property %s %s", name, self.property_id, problem)
         subject = {"propertyID": self.property_id}
         if self.job.customer_reference:
@@ -294,7 +306,7 @@ _MESSAGES = {
     f"{', '.join(dict.fromkeys(JOB_FIELDS.values()))}; what is not specified goes under its "
     "extra_fields",
     "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
-    "string_unicode": validation.HALF_A_CHARACTER,
+    "string_unicode": HALF_A_CHARACTER,
 }
 
 
@@ -316,14 +328,12 @@ def check(
     :param names: the caller's names for fields, by their location in the model.
     """
 
-    def place_of(location: validation.Location) -> validation.Location:
+    def place_of(location: Location) -> Location:
         if location in names:
             return (what, names[location])
         return (what, *location)
 
-    return validation.validated(
-        model.model_validate, payload, place_of=place_of, messages=_MESSAGES
-    )
+    return validated(model.model_validate, payload, place_of=place_of, messages=_MESSAGES)
 
 
 def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> list[JobRequest]:
@@ -345,7 +355,7 @@ def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> li
             continue
         requests.append(request)
         if request.key is not None:
-            key = validation.visible_text(request.key)
+            key = visible_text(request.key)
             first, same = by_key.setdefault(key, (index, request))
             if same is not request and _content_of(same) != _content_of(request):
                 problems.append(

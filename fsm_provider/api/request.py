@@ -1,7 +1,5 @@
 """A request to the service, and the limits on its time. Nothing is sent here."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

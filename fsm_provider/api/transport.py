@@ -25,7 +25,6 @@ from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, LocationParseError
 
 from fsm_provider import __version__
-from fsm_provider.api import errors
 from fsm_provider.api.connections import (
     Connection,
     Exchange,
@@ -34,6 +33,16 @@ from fsm_provider.api.connections import (
     connection_class,
     current,
     root_cause,
+)
+from fsm_provider.api.errors import (
+    FsmApiError,
+    FsmConnectionError,
+    FsmError,
+    FsmInputError,
+    FsmResponseError,
+    FsmUncertainWriteError,
+    error_class_for,
+    is_refusal,
 )
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.parsing import warn_once
@@ -82,7 +91,7 @@ class Transport:
     def __init__(self, settings: Settings, metrics: Metrics, throttle: Callable[[], None]) -> None:
         base = split_as_sent(settings.base_url)
         if base is None:
-            raise errors.FsmInputError("host: is not a valid URL")
+            raise FsmInputError("host: is not a valid URL")
         self.base: SplitResult = base
         self.throttle = throttle
         self._settings = settings
@@ -109,7 +118,7 @@ class Transport:
     ) -> ResultT:
         """Send a request once; return what ``read`` makes of the body of a success.
 
-        :raises errors.FsmUncertainWriteError: if a write may have taken effect nevertheless; any
+        :raises FsmUncertainWriteError: if a write may have taken effect nevertheless; any
             other FsmError: it has not.
         """
         if limit is None:  # else the caller has waited
@@ -119,19 +128,19 @@ class Transport:
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             return self._send_and_read(request, exchange, read, token)
-        except errors.FsmApiError as error:
-            if not exchange.is_write or errors.is_refusal(error.status):
+        except FsmApiError as error:
+            if not exchange.is_write or is_refusal(error.status):
                 raise
             reason = str(replace(error, body_excerpt=""))
             body_excerpt = error.body_excerpt
-        except errors.FsmResponseError as error:
+        except FsmResponseError as error:
             if not exchange.is_write:
-                raise errors.FsmResponseError(f"{request.method} {request.path}: {error}") from None
+                raise FsmResponseError(f"{request.method} {request.path}: {error}") from None
             reason = str(error)
             body_excerpt = ""
         # A write whose response is neither a success nor a refusal may have taken effect.
         # Not inside except: a log of this error would show the other one as well.
-        raise errors.FsmUncertainWriteError(
+        raise FsmUncertainWriteError(
             request.method, request.path, reason, attempted_at, request.subject, body_excerpt
         )
 
@@ -144,8 +153,8 @@ class Transport:
     ) -> ResultT:
         """Return what ``read`` makes of a success, which confirms the exchange.
 
-        :raises errors.FsmApiError: for any other status.
-        :raises errors.FsmResponseError: if no complete and readable response arrives.
+        :raises FsmApiError: for any other status.
+        :raises FsmResponseError: if no complete and readable response arrives.
         """
         with self.send(exchange) as response:
             is_success = 200 <= response.status < 300
@@ -154,7 +163,7 @@ class Transport:
             raise error_for(
                 response,
                 token,
-                errors.error_class_for(response.status),
+                error_class_for(response.status),
                 method=request.method,
                 path=request.path,
                 body_excerpt=excerpt(body, token.get_secret_value(), request.confidential),
@@ -175,7 +184,7 @@ class Transport:
                 raise self.incomplete_response(error) from None
             return b""
         if is_success and len(body) > max_bytes:
-            raise errors.FsmResponseError(
+            raise FsmResponseError(
                 f"the response is larger than {max_bytes // 2**20} MiB, its max_response_mb"
             )
         return body
@@ -226,17 +235,17 @@ class Transport:
         # Not inside except: urllib3's error holds the token and the URL.
         raise self._error_without_response(exchange, cause)
 
-    def _error_without_response(self, exchange: Exchange, cause: BaseException) -> errors.FsmError:
+    def _error_without_response(self, exchange: Exchange, cause: BaseException) -> FsmError:
         """Make the error for a request without a response: its class says whether it was sent."""
         if exchange.began_at:
             return self.incomplete_response(cause)
         if isinstance(cause, UnicodeError | LocationParseError):  # their texts quote the input
-            return errors.FsmInputError(
+            return FsmInputError(
                 "the request, or the proxy's URL, user or password, is not valid HTTP"
             )
         hint = "; does the host speak http?" if "WRONG_VERSION_NUMBER" in str(cause) else ""
         host = before_path(exchange.url)
-        return errors.FsmConnectionError(f"{host} was not reached: {cause}{hint}")
+        return FsmConnectionError(f"{host} was not reached: {cause}{hint}")
 
     def _pool_for(self, url: str, elsewhere: bool, public_only: bool) -> HTTPConnectionPool:
         """Return connections to a host; after a fork, those that are there are the parent's.
@@ -287,14 +296,14 @@ class Transport:
         url = f"{self.base.scheme}://{self.base.netloc}{target}"
         return Exchange(request.method, url, target, headers, limit, request.body)
 
-    def incomplete_response(self, error: BaseException) -> errors.FsmResponseError:
+    def incomplete_response(self, error: BaseException) -> FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
         cause = root_cause(error)
         reason = type(cause).__name__
         quotes_response = isinstance(cause, _QUOTING) and not isinstance(cause, RemoteDisconnected)
         if not quotes_response:
             reason += f": {cause}"
-        return errors.FsmResponseError(
+        return FsmResponseError(
             f"no complete response arrived: {reason} (timeout {self._settings.timeout:g} s)"
         )
 
@@ -314,9 +323,9 @@ def split_as_sent(url: str) -> SplitResult | None:
 def error_for(
     response: BaseHTTPResponse,
     token: SecretStr,
-    error_class: type[errors.FsmApiError],
+    error_class: type[FsmApiError],
     **details: str,
-) -> errors.FsmApiError:
+) -> FsmApiError:
     """Make the error for a response that is not a success.
 
     :param details: further fields of the error, such as ``method`` and ``path``.
@@ -364,7 +373,7 @@ def _to_utf8(body: bytes, content_type: str) -> bytes:
     try:
         return body.decode(declared[1]).encode()
     except (LookupError, UnicodeError):
-        raise errors.FsmResponseError(
+        raise FsmResponseError(
             f"the body is not in its declared charset, {printable(declared[1])}"
         ) from None
 
