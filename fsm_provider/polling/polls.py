@@ -187,20 +187,18 @@ def list_once(
     listed = 0
     requested = time.time()
     began = time.monotonic()
-    started = None
+    started = requested
     clock_offset = None
-    for page in pages.pages_with_warning():
-        if started is None:
-            started = requested
-            server_time = seconds_of(getattr(page.meta, "server_time", None))
-            if server_time is not None:
-                took = time.monotonic() - began
-                # It was read at some time until now: the earlier, as from too late a time, forms
-                # are missed.
-                ahead = server_time - took - requested
-                behind = requested - server_time
-                clock_offset = ahead if max(ahead, behind) > CLOCKS_AGREE else 0.0
-                started = requested + min(ahead, 0.0)
+    for index, page in enumerate(pages.pages_with_warning()):
+        server_time = seconds_of(getattr(page.meta, "server_time", None))
+        if index == 0 and server_time is not None:
+            took = time.monotonic() - began
+            # It was read at some time until now: the earlier, as from too late a time, forms are
+            # missed.
+            ahead = server_time - took - requested
+            behind = requested - server_time
+            clock_offset = ahead if max(ahead, behind) > CLOCKS_AGREE else 0.0
+            started = requested + min(ahead, 0.0)
         forms += [
             _version_from(record, reference_for(record))
             for record in page.data
@@ -209,8 +207,6 @@ def list_once(
         listed += len(page.data)
         del page  # or Python's garbage collector goes through it as it reads the next page
     total = pages.last_total if listed == len(forms) else None
-    if started is None:
-        started = requested
     service = client.settings.service
     return ListingResult(forms, started, total, service, clock_offset=clock_offset)
 
