@@ -100,15 +100,13 @@ def read_stored(assets: Collection[AssetStatus], keys: Collection[str]) -> Store
     """
     if AIRFLOW_V_3_3_PLUS:
         return _read_from_airflow(assets, keys)
-    places = []
-    wanted = []
+    wanted = {}
     for asset in assets:
         store = sql_store(asset, create=False)
         for key in keys:
-            places.append((asset.asset_id, key))
-            wanted.append((store, key))
-    values = asyncio.run(read_all(wanted))
-    return dict(zip(places, values, strict=True))
+            wanted[asset.asset_id, key] = (store, key)
+    values = asyncio.run(read_all(list(wanted.values())))
+    return dict(zip(wanted, values, strict=True))
 
 
 def sql_store(asset: AssetStatus, *, create: bool) -> SqlAssetStore:
