@@ -21,10 +21,11 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 
 from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
+from fsm_provider.api.settings import Settings
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
 from fsm_provider.polling.tracker import WATERMARK
-from fsm_provider.polling.watcher import OWNER, RESET, prefix_for
+from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET, prefix_for
 
 StoredValues = Mapping[tuple[int, str], Any]
 """What is stored with assets, by the asset's id and the key."""
@@ -38,6 +39,9 @@ class AssetStatus:
     :param prefix: of the keys that are of one service: a connection may lead to another one later.
     :param stored: times, forms by day, and how the watcher fares, some 20 s ago at most.
     :param no_ledger: why nothing is stored yet, where there is no database for it.
+    :param is_claimed: whether a triggerer has ever watched it.
+    :param poll_interval: seconds; 0: its configuration is not stored yet.
+    :param is_readable: whether what is stored could be read.
     """
 
     asset_id: int
@@ -47,20 +51,24 @@ class AssetStatus:
     prefix: str = ""
     stored: Mapping[str, Any] = field(default_factory=dict)
     no_ledger: FsmNoLedgerError | None = None
+    is_claimed: bool = False
+    poll_interval: float = 0.0
+    is_readable: bool = True
 
 
 def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
     """Return the assets of completed forms in DAGs that Airflow has read, by name."""
     assets = [
         asset
-        for asset in _assets_in_dags()
+        for asset in assets_in_dags()
         if name in (None, asset.name) and fsm_conn_id in (None, asset.fsm_conn_id)
     ]
     by_connection = defaultdict(list)
     for asset in assets:
         by_connection[asset.fsm_conn_id].append(asset)
     for conn_id, of_connection in by_connection.items():
-        _add_what_is_stored(conn_id, of_connection)
+        settings = settings_from(read_connection_outside_of_tasks(conn_id))
+        add_what_is_stored(settings, of_connection)
     return assets
 
 
@@ -107,7 +115,7 @@ def sql_store(asset: AssetStatus, *, create: bool) -> SqlAssetStore:
     return SqlAssetStore(asset.name, asset.fsm_conn_id, read_connection, create=create)
 
 
-def _assets_in_dags() -> list[AssetStatus]:
+def assets_in_dags() -> list[AssetStatus]:
     """Return the assets of completed forms, by name, without what is stored with them."""
     from airflow.models.asset import AssetModel
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
@@ -130,15 +138,14 @@ def _assets_in_dags() -> list[AssetStatus]:
     return list(assets.values())
 
 
-def _add_what_is_stored(conn_id: str, assets: Collection[AssetStatus]) -> None:
+def add_what_is_stored(settings: Settings, assets: Collection[AssetStatus]) -> None:
     """Fill in what the watchers of assets of one connection have stored."""
-    settings = settings_from(read_connection_outside_of_tasks(conn_id))
     prefix = prefix_for(settings.service)
     progress_key = prefix + WATERMARK
     values: StoredValues = {}
     no_ledger = None
     try:
-        values = read_stored(assets, (OWNER, progress_key))
+        values = read_stored(assets, (OWNER, CONFIGURATION, progress_key))
     except FsmNoLedgerError as error:
         no_ledger = error
     for asset in assets:
@@ -146,6 +153,9 @@ def _add_what_is_stored(conn_id: str, assets: Collection[AssetStatus]) -> None:
         asset.no_ledger = no_ledger
         owner = values.get((asset.asset_id, OWNER))
         status = owner[-1] if owner else {}
+        config = values.get((asset.asset_id, CONFIGURATION)) or {}
+        asset.is_claimed = owner is not None
+        asset.poll_interval = config.get("poll_interval", 0.0)
         progress = values.get((asset.asset_id, progress_key)) or {}
         asset.stored = {**status, **progress}
 

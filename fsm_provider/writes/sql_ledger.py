@@ -24,7 +24,15 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.database import in_transaction, now
 from fsm_provider.state.schema import LEDGER, TASKS
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, mark_conflict
+from fsm_provider.writes.ledger import (
+    ANY_ENTRY,
+    Change,
+    EntryFilter,
+    LedgerEntry,
+    Tally,
+    as_read,
+    mark_conflict,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -214,14 +222,20 @@ class SqlLedger:
 
 
 class SqlLedgers:
-    """All ledgers of one service in a database."""
+    """All ledgers of some services in a database."""
 
-    def __init__(self, engine: Engine, service: str) -> None:
+    def __init__(self, engine: Engine, services: Iterable[str]) -> None:
         self._engine = engine
-        self._is_ours = _is_of(service)
+        self._is_ours: ColumnElement[bool] = LEDGER.c.service_digest.in_(
+            [_service_digest(name) for name in services]
+        )
 
     def entries(
-        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
+        self,
+        states: Collection[str] = (),
+        text: str | None = None,
+        latest: int | None = None,
+        wanted: EntryFilter = ANY_ENTRY,
     ) -> list[tuple[SqlLedger, LedgerEntry]]:
         condition = self._is_ours
         if text is not None:
@@ -233,7 +247,7 @@ class SqlLedgers:
                 | self._is_ours & (LEDGER.c.reference_digest == digest_for(text))
                 | self._is_ours & (LEDGER.c.job_digest == digest_for(job_id))
             )
-        query = _select_entries().where(condition)
+        query = _select_entries().where(condition, *_conditions_for(wanted))
         if states:
             query = query.where(LEDGER.c.state.in_(states))
         query = query.order_by(LEDGER.c.sent_at.desc()).limit(latest)
@@ -244,19 +258,43 @@ class SqlLedgers:
             for row in reversed(latest_first)
         ]
 
-    def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
+    def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
         begin_of_day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
+        is_lost = (LEDGER.c.state == "sending") & (LEDGER.c.lease_until < now())
+        state = sa.case((is_lost, "uncertain"), else_=LEDGER.c.state)
+        columns = (LEDGER.c.airflow, LEDGER.c.dag_id, begin_of_day, state)
         query = (
-            sa.select(begin_of_day, LEDGER.c.state, sa.func.count())
-            .where(self._is_ours, LEDGER.c.sent_at >= first * MILLISECONDS_PER_DAY)
-            .group_by(begin_of_day, LEDGER.c.state)
+            sa.select(*columns, sa.func.count())
+            .where(self._is_ours, *_conditions_for(wanted))
+            .group_by(*columns)
         )
-        counts = Counter[tuple[int, str]]()
+        counts = Counter[Tally]()
         with self._engine.connect() as connection:
-            for begin, state, count in connection.execute(query):
+            for airflow, dag_id, begin, state_then, count in connection.execute(query):
                 day = int(begin) // MILLISECONDS_PER_DAY
-                counts[day, state] = count
+                tally = Tally(_unescaped(airflow), _unescaped(dag_id), day, state_then)
+                counts[tally] = count
         return counts
+
+
+def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool]]:
+    """Return what :meth:`EntryFilter.includes` checks."""
+    conditions: list[ColumnElement[bool]] = []
+    for column, texts in ((LEDGER.c.dag_id, wanted.dag_ids), (LEDGER.c.airflow, wanted.airflows)):
+        if texts is not None:
+            conditions.append(column.in_([_escaped(text) for text in texts]))
+    if wanted.property_id:
+        conditions.append(LEDGER.c.property_id == _escaped(wanted.property_id))
+    if wanted.has_note:
+        conditions.append(LEDGER.c.note.is_not(None))
+    if wanted.part:
+        part = _escaped(wanted.part).lower()
+        is_named = [
+            sa.func.lower(column).contains(part, autoescape=True)
+            for column in (LEDGER.c.key, LEDGER.c.reference)
+        ]
+        conditions.append(sa.or_(*is_named, LEDGER.c.result_id == part))
+    return conditions
 
 
 def _select_entries() -> Any:
