@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.api.redaction import printable
+from fsm_provider.api.settings import job_page_url
 from fsm_provider.api.validation import parse_choice, parse_count, parse_past
 from fsm_provider.hooks.connection import fsm_conn_ids
 from fsm_provider.plugins.page import URL_PREFIX
@@ -28,7 +29,6 @@ from fsm_provider.plugins.page.reading import (
     ROWS,
     View,
     dag_of,
-    job_page,
     log,
     may_begin,
     or_none,
@@ -41,6 +41,7 @@ from fsm_provider.plugins.page.waits import read_waits
 from fsm_provider.plugins.webhooks.events import count_deliveries
 from fsm_provider.polling import admin as asset_admin
 from fsm_provider.polling.polls import time_of
+from fsm_provider.polling.waiting import waiting_in
 from fsm_provider.user_errors import text_of
 from fsm_provider.writes import admin as ledger_admin
 from fsm_provider.writes.admin import Settlement
@@ -182,7 +183,8 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         deliveries=or_none(lambda: count_deliveries(*settings)),
         time_of=time_of,
         property_page=property_page,
-        job_page=job_page,
+        job_page=job_page_url,
+        waiting_in=waiting_in,
         may_begin=lambda asset: may_begin(user, asset),
     )
     status = 404 if is_unknown and view.conn_id else 200

@@ -219,12 +219,6 @@ def property_page(settings: Settings, property_id: str | None) -> str | None:
     return "://".join(urlsplit(settings.web_url)[:2])
 
 
-def job_page(settings: Settings | None, job_id: str | None, property_id: str | None) -> str | None:
-    if settings is None or not settings.web_url or not job_id:
-        return None
-    return job_page_url(settings.web_url, job_id, property_id or "")
-
-
 def or_none(read: Callable[[], ResultT]) -> ResultT | None:
     """Return what is read; None if that fails, which the log explains."""
     try:

@@ -6,9 +6,9 @@ arguments, as it has rendered them.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow.models import TaskInstance
 from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
@@ -17,7 +17,7 @@ from sqlalchemy import Text, and_, case, cast, func, or_, select, true
 
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.plugins.page.reading import ROWS, View
-from fsm_provider.polling.waiting import KEY, Waiting, text_of_field, waiting_in
+from fsm_provider.polling.waiting import KEY, text_of_field, waiting_in
 from fsm_provider.triggers.forms import TIMEOUT_GRACE
 
 SENSORS = ("FsmFormSensor", "FsmRecordSensor")
@@ -32,32 +32,19 @@ _IS_UNDESCRIBED = and_(
     func.coalesce(_STORED, "").not_like(f'%"{KEY}"%'),
 )
 _TASK = ("dag_id", "run_id", "task_id", "map_index")
+_COLUMNS = [getattr(TaskInstance, name) for name in (*_TASK, "state", "start_date", "next_kwargs")]
 _IS_ITS = and_(*(getattr(Rendered, name) == getattr(TaskInstance, name) for name in _TASK))
 
 
-@dataclass(frozen=True)
-class Wait:
-    """A sensor that waits.
-
-    :param waiting: what it has stored as it deferred; None: it has not.
-    :param fields: its arguments, as they were rendered.
-    """
-
-    task: Any
-    waiting: Waiting | None
-    fields: dict[str, Any]
-
-
-@dataclass(kw_only=True)
-class WaitSection:
+class WaitSection(NamedTuple):
     """The waits of DAGs that a user may see.
 
-    :param shown: of the page that is asked for; those that end first come first.
-    :param number: of all, of which so many ``end_soon``: within a day.
-    :param missing: how many waits lack a form, by its name; empty unless it is asked for.
+    :ivar shown: rows of the page that is asked for; those that end first come first.
+    :ivar number: of all, of which so many ``end_soon``: within a day.
+    :ivar missing: how many waits lack a form, by its name; empty unless it is asked for.
     """
 
-    shown: list[Wait]
+    shown: Sequence[Any]
     number: int
     end_soon: int
     missing: Counter[str]
@@ -78,13 +65,18 @@ def read_waits(user: Any, view: View) -> WaitSection:
         .where(is_wait)
         .group_by(TaskInstance.dag_id)
     )
+    number = 0
+    end_soon = 0
+    missing = Counter[str]()
     with create_session() as session:
         counts = session.execute(counting).all()
         may_see = dags_allowed("GET", user, [dag_id for dag_id, *_ in counts])
-        counts = [count for count in counts if count[0] in may_see]
-        columns = [getattr(TaskInstance, name) for name in (*_TASK, "state", "start_date")]
+        for dag_id, of_dag, soon_of_dag in counts:
+            if dag_id in may_see:
+                number += of_dag
+                end_soon += soon_of_dag
         listing = (
-            select(*columns, TaskInstance.next_kwargs, Rendered.rendered_fields)
+            select(*_COLUMNS, Rendered.rendered_fields)
             .outerjoin(Rendered, _IS_ITS)
             .where(is_wait, TaskInstance.dag_id.in_(may_see))
             # Databases sort NULL differently: a task on a worker has no such time.
@@ -94,21 +86,12 @@ def read_waits(user: Any, view: View) -> WaitSection:
                 TaskInstance.start_date,
             )
         )
-        shown = [
-            Wait(row, waiting_in(row.next_kwargs), row.rendered_fields or {})
-            for row in session.execute(listing.limit(ROWS).offset((view.waits - 1) * ROWS))
-        ]
-        missing = Counter[str]()
+        shown = session.execute(listing.limit(ROWS).offset((view.waits - 1) * ROWS)).all()
         if view.names:
             for row in session.execute(listing):
                 waiting = waiting_in(row.next_kwargs)
                 missing.update(waiting.missing if waiting else ())
-    return WaitSection(
-        shown=shown,
-        number=sum(number for _, number, _ in counts),
-        end_soon=sum(number for *_, number in counts),
-        missing=missing,
-    )
+    return WaitSection(shown, number, end_soon, missing)
 
 
 def _has(name: str, value: str) -> Any:
