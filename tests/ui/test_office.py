@@ -236,7 +236,7 @@ def test_a_settlement_of_each_kind_is_confirmed_and_one_that_is_unclear_is_refus
     row = rows.first
     row.get_by_text("Record what became of it").click()
     picture(page, "page-settle")
-    row.get_by_label("It does not exist").check()
+    row.get_by_role("radio", name="It does not exist").check()
     row.get_by_label("Its id").fill("1001")
     row.get_by_label("How you know").fill("asked Sam")
     row.get_by_role("button", name="Record").click()
@@ -244,7 +244,7 @@ def test_a_settlement_of_each_kind_is_confirmed_and_one_that_is_unclear_is_refus
     assert figures(page)[0] == f"{UNCERTAIN}"
 
     row.get_by_text("Record what became of it").click()
-    row.get_by_label("It exists").check()
+    row.get_by_role("radio", name="It exists").check()
     row.get_by_label("Its id").fill("1001")
     row.get_by_label("How you know").fill("found in the planner")
     row.get_by_role("button", name="Record").click()
@@ -252,7 +252,7 @@ def test_a_settlement_of_each_kind_is_confirmed_and_one_that_is_unclear_is_refus
     assert figures(page)[0] == f"{UNCERTAIN - 1}"
 
     row.get_by_text("Record what became of it").click()
-    row.get_by_label("It does not exist").check()
+    row.get_by_role("radio", name="It does not exist").check()
     row.get_by_label("How you know").fill("not on the property's page")
     row.get_by_role("button", name="Record").click()
     expect(page.get_by_role("status")).to_contain_text("it is sent again.")
@@ -316,7 +316,7 @@ def test_behind_a_proxy_under_a_sub_path_login_links_and_buttons_lead_there(
             page.get_by_role("button", name="Sign in").click()
             expect(page.get_by_text("connection fsm_york")).to_be_visible()
             page.get_by_text("Record what became of it").first.click()
-            page.get_by_label("It exists").first.check()
+            page.get_by_role("radio", name="It exists").first.check()
             page.get_by_label("Its id").first.fill("1001")
             page.get_by_label("How you know").first.fill("found in the planner")
             page.get_by_role("button", name="Record").first.click()
