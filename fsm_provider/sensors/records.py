@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -114,14 +114,8 @@ class FsmRecordSensor(FsmBaseSensor):
     def poll(self) -> PokeReturnValue:
         minimum = self._options["minimum_records"]
         names = self._options["fields"]
-        params = self._options["query_params"]
-        records = (
-            [self.hook.request("GET", self.path, params)]
-            if self.single
-            else self.hook.paginate(self.path, params)
-        )
         latest: dict[str, JsonObject | None] = {}  # a record may have moved to a later page
-        for index, record in enumerate(records):
+        for index, record in enumerate(self._records()):
             key = self._identifier(record, names[0], index)
             latest[key] = None
             if self.predicate(record):
@@ -130,6 +124,19 @@ class FsmRecordSensor(FsmBaseSensor):
         text = f"{len(accepted)} of {pluralize(minimum, 'record')}, of {len(latest)} at {self.path}"
         self._missing = {"text": text, "found": accepted}
         return PokeReturnValue(is_done=len(accepted) >= minimum, xcom_value=accepted)
+
+    def _records(self) -> Iterator[Any]:
+        params = self._options["query_params"]
+        client = self.hook.client
+        if self.single:
+            yield self.read(lambda: client.request("GET", self.path, params))
+            return
+        pages = client.pages(self.path, params=params).pages_with_warning()
+        while True:
+            page = self.read(lambda: next(pages, None))
+            if page is None:
+                return
+            yield from page.data
 
     def _identifier(self, record: Any, field: str, index: int) -> str:
         """Return what identifies a record, as text: the service has numbers as text, too."""
