@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from pydantic import SecretStr
 
 from fsm_provider.api import errors, models
-from fsm_provider.api.forms import FormFilter, FormFilters, matching_forms
+from fsm_provider.api.forms import FORM_FILTERS, FormFilter, FormFilters, matching_forms
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
@@ -35,6 +35,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 # A loop's variable would hold a page while the next one is read: see matching_forms.
 _records = attrgetter("data")
+FILTER_PARAMS = frozenset(FORM_FILTERS.values())
 Params = Mapping[str, Any]
 Headers = Mapping[str, str]
 
@@ -212,13 +213,27 @@ class FsmClient:
         if settings.page_size_param and settings.page_size:
             sent.setdefault(settings.page_size_param, settings.page_size)
         paginator = CursorPaginator(settings.cursor_param, max_pages=max_pages)
+        # Without a filter, a 404 may be that of a wrong base path.
+        lists_some_forms = path == models.LIST_FORMS.path and not FILTER_PARAMS.isdisjoint(sent)
 
         def fetch(at: CursorPaginator) -> Page[Any]:
+            is_of_none = None  # what the response is like if there are no forms
+            if lists_some_forms and at.cursor is None:
+                is_of_none = settings.no_forms_response
             read = partial(
-                parse_page, model=model, number=at.page_number, timezone=settings.server_timezone
+                parse_page,
+                model=model,
+                number=at.page_number,
+                timezone=settings.server_timezone,
+                may_be_empty=is_of_none == "empty",
             )
             call = ApiRequest.build("GET", path, {**sent, **at.params})
-            return self._repeat(partial(self._transport.request, call, read))
+            try:
+                return self._repeat(partial(self._transport.request, call, read))
+            except errors.FsmNotFoundError:
+                if is_of_none != "404":
+                    raise
+                return read(b"", may_be_empty=True)
 
         return Listing(f"{settings.base_url}{path}", paginator, fetch)
 

@@ -35,6 +35,7 @@ __all__ = [
     "FsmUncertainWriteError",
     "FsmUnprocessableEntityError",
 ]
+IF_NO_FORMS = "if this is the response where there are no forms, set no_forms_response to"
 
 
 @dataclass(eq=False)
@@ -266,9 +267,10 @@ class FsmNotFoundError(_PermanentApiError):
 
     def __str__(self) -> str:
         place = f" at {self.url}" if self.url else ""
+        hint = f"; {IF_NO_FORMS} 404" if self.path == "/forms" else ""
         return (
             f"{super().__str__()}; there is nothing{place}: "
-            "check the identifier in the path, and the base path in the connection's host"
+            f"check the identifier in the path, and the base path in the connection's host{hint}"
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
-from fsm_provider.api.errors import FsmResponseError
+from fsm_provider.api.errors import IF_NO_FORMS, FsmResponseError
 from fsm_provider.api.models import Page, Record, RecordT, wire_name
 from fsm_provider.api.validation import SURROGATE
 
@@ -21,6 +21,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 Path = tuple[str | int, ...]
 """Where a value is in parsed JSON: names of fields and indexes of lists, from the outermost on."""
+EMPTY = (b"", b"null", b"{}")
 _DATE_TIME = TypeAdapter(datetime)
 _logged: set[Hashable] = set()
 
@@ -34,13 +35,26 @@ def warn_once(
 
 
 def parse_page(
-    body: bytes, model: type[Record] | None, *, number: int, timezone: tzinfo
+    body: bytes,
+    model: type[Record] | None,
+    *,
+    number: int,
+    timezone: tzinfo,
+    may_be_empty: bool = False,
 ) -> Page[Any]:
-    """Parse one page of a listing; without a model, its records stay parsed JSON."""
+    """Parse one page of a listing; without a model, its records stay parsed JSON.
+
+    :param may_be_empty: no body, ``null`` and ``{}`` are a listing without records.
+    """
     if model is not None:
         with suppress(ValidationError):
             page_model = Page[model]  # type: ignore[valid-type]
             return page_model.model_validate_json(body, context={"timezone": timezone})
+    if body.strip() in EMPTY:
+        if may_be_empty:
+            return Page[Any].model_validate({"pagination": {"hasMore": False}, "data": []})
+        size = f"the body ({len(body)} bytes) is not JSON with an array 'data'"
+        raise FsmResponseError(f"page {number} is no listing: {size}; {IF_NO_FORMS} empty")
     page = parse_json(body)
     if not isinstance(page, dict) or not isinstance(page.get("data"), list):
         raise FsmResponseError(f"page {number} is no listing: it has no array 'data'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, quote, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -59,6 +59,12 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
         None, "Page size parameter", "Empty: no page size is sent."
     )
     page_size: int | None = _setting(None, "Page size", "Records per page.", ge=1)
+    no_forms_response: Literal["404", "empty"] | None = _setting(
+        None,
+        "Response for no forms",
+        "What GET /forms returns if no form matches a filter: 404, or empty (no body, null or {}). "
+        "Empty: a listing without records.",
+    )
     server_timezone: ZoneInfo = _setting(
         ZoneInfo("UTC"), "Server time zone", "Of times without a zone."
     )

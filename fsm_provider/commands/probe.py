@@ -9,11 +9,14 @@ from typing import Any, NamedTuple
 
 from fsm_provider.api.client import FsmClient
 from fsm_provider.api.errors import (
+    FsmBadRequestError,
     FsmConnectionError,
     FsmError,
+    FsmNotFoundError,
     FsmPaginationError,
     FsmRateLimitedError,
 )
+from fsm_provider.api.forms import job_id_from
 from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint, Form, Page
 from fsm_provider.api.redaction import printable
@@ -34,12 +37,14 @@ CURSOR_PARAMS = (
 )
 PAGE_SIZE_PARAMS = ("limit", "pageSize", "page_size", "perPage", "per_page", "size", "count")
 PAGE_SIZES = (500, 200, 100)
+IN_THE_FUTURE = "2999-01-01T00:00:00.000Z"
 MAX_CLOCK_DIFFERENCE = 180.0  # seconds
 DESCRIPTION = f"""\
 Find out which cursor parameter, page size and time zone the service behind a connection expects,
-and print the extra that the connection should have. Reads only: at most {MAX_REQUESTS} GET
-requests, plus one for each that does not arrive or returns HTTP 429. Exit code: 0 if everything was
-determined, 1 if something was not, 2 if forms cannot be listed."""
+and what it returns where there are no forms, and print the extra that the connection should have.
+Reads only: at most {MAX_REQUESTS} GET requests, plus one for each that does not arrive or returns
+HTTP 429. Exit code: 0 if everything was determined, 1 if something was not, 2 if forms cannot be
+listed."""
 
 
 class Finding(NamedTuple):
@@ -73,16 +78,19 @@ class Probe:
         :param first: the first page of forms.
         """
         with self._client:
-            steps: dict[str, Callable[[], Finding]] = {
+            steps: dict[str, Callable[[], Finding | None]] = {
                 "page_size_param": partial(self._find_page_size, first),
                 "cursor_param": partial(self._find_cursor, first),
                 "server_timezone": self.find_timezone,
+                "no_forms_response": partial(self._find_no_forms, first),
             }
             for name, step in steps.items():
                 try:
-                    yield step()
+                    finding = step()
                 except FsmError as error:
-                    yield Finding(name, str(error))
+                    finding = Finding(name, str(error))
+                if finding is not None:
+                    yield finding
 
     def first_page(
         self, params: Mapping[str, Any], endpoint: Endpoint[Any] = LIST_FORMS
@@ -160,6 +168,27 @@ class Probe:
             return Finding("server_timezone", evidence)
         evidence = f"in it, the service's time is the current time ({shown:%Y-%m-%d %H:%M:%S})"
         return Finding("server_timezone", evidence, {"server_timezone": zone})
+
+    def _find_no_forms(self, first: Page[Form]) -> Finding | None:
+        """Ask for a job's forms of the future; None: the service lists none, as specified."""
+        if not first.data:
+            return None
+        job_id = job_id_from(first.data[0])
+        self.requests += 1
+        response = "empty"
+        try:
+            page = self._client.request(
+                "GET", LIST_FORMS.path, {"jobID": job_id, "createdOnDateTime[gte]": IN_THE_FUTURE}
+            )
+        except FsmBadRequestError:
+            return None
+        except FsmNotFoundError:
+            response = "404"
+        else:
+            if page:
+                return None
+        evidence = "so it was when a job was asked for forms of the future"
+        return Finding("no_forms_response", evidence, {"no_forms_response": response})
 
 
 def _distinct(*names: str | None) -> list[str]:

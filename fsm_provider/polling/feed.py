@@ -20,6 +20,7 @@ from fsm_provider.api.errors import (
     FsmUnauthorisedError,
 )
 from fsm_provider.metrics import AirflowMetrics
+from fsm_provider.polling.limits import pause_after
 from fsm_provider.polling.lister import Lister, Source, list_completely
 from fsm_provider.polling.polls import (
     ANY_FORM,
@@ -40,8 +41,6 @@ MAX_OWN = 20
 GIVE_UP_AFTER = 900.0
 """Seconds until an unreadable listing of changes is left to the catch-ups, or a catch-up is
 repeated.
-
-A feed pauses no longer than this when the service asks it to wait.
 """
 SLICE = 2_000
 """Forms that are handed out before the loop gets its turn."""
@@ -325,9 +324,7 @@ class Feed:
         try:
             listing = await list_completely(self._lister.list_forms, query)
         except FsmError as error:
-            retry_after = getattr(error, "retry_after", None) or 0.0
-            until = _now() + min(retry_after, GIVE_UP_AFTER)
-            self._pause_until = max(self._pause_until, until)
+            self._pause_until = max(self._pause_until, _now() + pause_after(error))
             raise
         if listing.service != self.source.service:
             for subscriber in self._subscriptions:

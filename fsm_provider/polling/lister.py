@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
 from fsm_provider.api.errors import FsmConnectionError, FsmUnauthorisedError
 from fsm_provider.api.forms import FormFilter
 from fsm_provider.metrics import AirflowMetrics
+from fsm_provider.polling.limits import in_daemon_thread
 from fsm_provider.polling.polls import ListingResult, Query, bound_at, list_once
 
 if TYPE_CHECKING:
@@ -84,9 +83,10 @@ class Lister:
     async def _list(self, wanted: FormFilter) -> ListingResult:
         client = await self._current_client()
         try:
-            return await _in_daemon_thread(
+            listing = in_daemon_thread(
                 f"fsm {self._source.fsm_conn_id}", lambda: list_once(client, wanted, self._params)
             )
+            return await asyncio.wrap_future(listing)
         except (FsmConnectionError, FsmUnauthorisedError):
             self._read_connection_at = float("-inf")
             raise
@@ -104,24 +104,6 @@ class Lister:
             self._client = FsmClient(settings, metrics=metrics)
         self._read_connection_at = now + READ_CONNECTION_EVERY
         return self._client
-
-
-async def _in_daemon_thread(name: str, work: Callable[[], ListingResult]) -> ListingResult:
-    """Await work that a daemon thread does.
-
-    A service that hangs fills no pool of Airflow's, and delays no exit.
-    """
-    answer = Future[ListingResult]()
-    answer.set_running_or_notify_cancel()  # if who awaits it is cancelled, the thread goes on
-
-    def run() -> None:
-        try:
-            answer.set_result(work())
-        except Exception as error:  # noqa: BLE001 - raised where it is awaited
-            answer.set_exception(error)
-
-    Thread(target=run, name=name, daemon=True).start()
-    return await asyncio.wrap_future(answer)
 
 
 async def read_settings(fsm_conn_id: str) -> Settings:

@@ -45,6 +45,8 @@ LATEST_DATETIME: Time = 2.5e11
 LOOK_BACK = 3_600.0
 """Seconds that a poll goes back behind the start of the one before it, also after a restart."""
 ANY_FORM: RoutingKey = ("any", "")
+CLOCKS_AGREE = 5.0
+"""Seconds between two clocks that are none: requests take time, and times may lack milliseconds."""
 MAX_PLACES = 20
 """Properties and jobs that are asked for one by one; for more, the whole account is asked for."""
 
@@ -157,6 +159,8 @@ class ListingResult:
         ``forms``, as some records did not match.
     :ivar service: the base URL and the account that have answered.
     :ivar is_complete: no record that was there before ``started`` is missing.
+    :ivar clock_offset: the service's clock less this machine's, in seconds; 0 if they agree, None
+        if the service shows no time.
     """
 
     forms: list[FormVersion]
@@ -164,6 +168,7 @@ class ListingResult:
     total: int | None
     service: str
     is_complete: bool = True
+    clock_offset: float | None = 0.0
 
 
 def list_once(
@@ -171,21 +176,28 @@ def list_once(
     wanted: FormFilter,
     params: Mapping[str, Any] | None,
     reference_for: Callable[[Form], FormReference] = reference_to,
+    sent: FormFilter | None = None,
 ) -> ListingResult:
-    """List the forms that match a filter; each is also checked here."""
-    pages = client.form_pages(wanted, params)
+    """List the forms that match a filter; each is also checked here.
+
+    :param sent: a filter for the service that lets more forms through; None: the same.
+    """
+    pages = client.form_pages(sent or wanted, params)
     forms = []
     listed = 0
     requested = time.time()
     began = time.monotonic()
     started = None
+    clock_offset = None
     for page in pages.pages_with_warning():
         if started is None:
             started = requested
             server_time = seconds_of(getattr(page.meta, "server_time", None))
             if server_time is not None:
+                took = time.monotonic() - began
+                clock_offset = _offset_from(server_time - requested, took)
                 # The earlier of both clocks: from too late a time, forms are missed.
-                started = min(requested, server_time - (time.monotonic() - began))
+                started = min(requested, server_time - took)
         forms += [
             _version_from(record, reference_for(record))
             for record in page.data
@@ -196,7 +208,19 @@ def list_once(
     total = pages.last_total if listed == len(forms) else None
     if started is None:
         started = requested
-    return ListingResult(forms, started, total, client.settings.service)
+    service = client.settings.service
+    return ListingResult(forms, started, total, service, clock_offset=clock_offset)
+
+
+def _offset_from(since_request: float, took: float) -> float:
+    """Return by how much the service's clock differs, of the possible differences the earliest.
+
+    :param since_request: the service's time less that of the request by this machine's clock.
+    :param took: the seconds until the response; at some time within them the service read its own.
+    """
+    earliest = since_request - took
+    may_agree = earliest <= CLOCKS_AGREE and since_request >= -CLOCKS_AGREE
+    return 0.0 if may_agree else earliest
 
 
 def _version_from(record: Form, reference: FormReference) -> FormVersion:

@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Self
 
 from fsm_provider.api.errors import FsmError
 from fsm_provider.polling.formats import known_fields, refuse_newer
+from fsm_provider.polling.limits import give_up_at
 from fsm_provider.polling.polls import (
     BEGINNING,
     Criteria,
@@ -58,7 +59,9 @@ class WaitState:
 
     All are JSON values. Times are by the worker's clock, but for ``polled_at``.
 
-    :ivar since: the bound of the first poll, ISO 8601.
+    :ivar since: the bound of the first poll, ISO 8601, by whichever clock gave it.
+    :ivar clock_offset: the seconds from there to the bound by the service's clock; None: they are
+        to be found out.
     :ivar polled_at: the service's time when the worker's listing began; None: none has succeeded.
     :ivar known: the forms that count, as pairs of id and name; None: not known, or too many.
     :ivar futile_wakes: how many times in a row a trigger woke a worker that found nothing new.
@@ -72,6 +75,7 @@ class WaitState:
     known: list[list[Any]] | None = None
     futile_wakes: int = 0
     failing_since: Time | None = None
+    clock_offset: float | None = 0.0
     format: int = FORMAT
 
     @classmethod
@@ -122,8 +126,9 @@ class Wait:
     The trigger makes it, subscribes it, and awaits :attr:`woken`. The feed calls all else, in the
     same event loop. Once woken, it is of no more use.
 
-    :ivar tolerance: the seconds for which listings may fail.
+    :ivar tolerance: the seconds for which listings may fail, from :attr:`began` on.
     :ivar names_by_id: what counts of all forms that it has heard of.
+    :ivar has_polled: a poll on the worker has succeeded; if not, the first that can wakes it.
     :ivar woken: done once it is worth a poll on the worker.
     :ivar failed_for: the seconds of the failures that have woken it.
     """
@@ -132,10 +137,13 @@ class Wait:
     criteria: Criteria
     tolerance: float
     names_by_id: dict[int, str]
+    has_polled: bool = True
     woken: asyncio.Future[None] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     failed_for: float | None = None
+    began: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    _giving_up: asyncio.TimerHandle | None = None
 
     is_wait: ClassVar[bool] = True
 
@@ -161,17 +169,31 @@ class Wait:
             self.wake()
 
     def on_poll(self, since: Time, started: Time) -> None:
-        """Do nothing: only forms count."""
+        """Note that listings fail no longer."""
+        self.close()
+        if not self.has_polled:  # it does not know the service's clock
+            self.wake()
 
     def on_catch_up(self, started: Time) -> None:
-        """Do nothing: only forms count."""
+        """Note that its own listings fail no longer."""
+        self.close()
 
     def on_failure(self, error: FsmError, since: float) -> None:
-        """Wake for an error that is permanent or tolerated no longer: the worker's poll decides."""
-        failed_for = asyncio.get_running_loop().time() - since
-        if error.permanent or failed_for >= self.tolerance:
-            self.failed_for = failed_for
-            self.wake()
+        """Wake once the failures are tolerated no longer: the worker's poll decides."""
+        self.close()
+        failing_since = max(since, self.began)
+        wake_at = give_up_at(error, failing_since, self.tolerance)
+        loop = asyncio.get_running_loop()
+        self._giving_up = loop.call_at(wake_at, self._give_up, failing_since)
+
+    def close(self) -> None:
+        """Cancel the wake that failures have set a time for."""
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+
+    def _give_up(self, failing_since: float) -> None:
+        self.failed_for = asyncio.get_running_loop().time() - failing_since
+        self.wake()
 
     def on_service_changed(self) -> None:
         """Wake: the worker's poll begins anew with that service."""

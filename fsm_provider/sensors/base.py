@@ -9,6 +9,8 @@ Airflow's own sensor call ``poke``, in poke mode until the wait is over. Each ``
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from concurrent.futures import wait
 from datetime import UTC, datetime, timedelta
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any
@@ -20,16 +22,24 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from fsm_provider.api.errors import FsmError
-from fsm_provider.api.validation import JsonObject, parse_seconds
+from fsm_provider.api.validation import JsonObject, ResultT, parse_seconds
 from fsm_provider.compat import first_poll_of
 from fsm_provider.operators.base import (
     FsmBaseOperator,
     bad_arguments_refused,
     permanent_errors_fail_the_task,
 )
+from fsm_provider.polling.limits import give_up_at, in_daemon_thread, pause_after
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, PokeReturnValue
+
+SHORTEST_READ = 10.0
+"""Seconds that a read of the service may take at least, also at the end of the wait."""
+
+
+class OutOfTimeError(Exception):
+    """A read of the service was not over when the wait was."""
 
 
 class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
@@ -46,6 +56,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     def __init__(self, *, failure_tolerance: timedelta | float = 600.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._has_begun = False
+        self._is_first_process = True  # in reschedule mode: of its first poll
         self._began = 0.0  # when the wait began, and when it ends: seconds since 1970
         self._deadline = 0.0
         self._failing_since: float | None = None
@@ -90,9 +101,10 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         """Note, and log, until when it waits; in reschedule mode since its first poll."""
         self._has_begun = True
         first_poll = first_poll_of(context) if self.reschedule else None
+        self._is_first_process = first_poll is None
         self._began = time.time() if first_poll is None else first_poll.timestamp()
         self._deadline = self._began + self.timeout
-        if first_poll is None:
+        if self._is_first_process:
             until = datetime.fromtimestamp(self._deadline, UTC).isoformat(timespec="seconds")
             text = "Waiting for %s; polling every %g s until %s"
             self.log.info(text, target, self.poke_interval, until)
@@ -102,18 +114,14 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         with permanent_errors_fail_the_task():
             try:
                 polled = self.poll()
+            except OutOfTimeError:
+                self._problem = "the last poll did not end in time"
             except FsmError as error:
                 self._problem = f"the last poll failed: {error}"
-                if not self._is_tolerated(error):
-                    raise
+                pause = self._pause_after(error)
                 self.log.warning(
                     "Polling failed, and goes on for up to %g s: %s", self.failure_tolerance, error
                 )
-                retry_after = getattr(error, "retry_after", None) or 0.0
-                # Airflow's clock of the timeout began a little later.
-                until_timeout = self._deadline - time.time() + 1
-                # The seconds that the service asks to wait beyond poke_interval.
-                pause = max(min(retry_after - self.poke_interval, until_timeout), 0.0)
             else:
                 self._failing_since = None
                 self._problem = ""
@@ -124,11 +132,36 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         time.sleep(pause)
         return False
 
-    def _is_tolerated(self, error: FsmError) -> bool:
-        """Note that a poll has failed, and return whether the wait goes on."""
+    def read(self, work: Callable[[], ResultT]) -> ResultT:
+        """Return the result of work that reads the service, in another thread.
+
+        :raises OutOfTimeError: if it is not over at the end of the wait.
+        """
+        result = in_daemon_thread(f"fsm {self.fsm_conn_id}", work)
+        wait([result], timeout=max(self._until_timeout(), SHORTEST_READ))
+        if not result.done():
+            raise OutOfTimeError
+        return result.result()
+
+    def _pause_after(self, error: FsmError) -> float:
+        """Return the seconds to wait beyond ``poke_interval``, or raise the error.
+
+        The next poll is not after the end of the tolerance, nor at all after the timeout.
+        """
         now = time.time()
         if self._failing_since is None:
             self._failing_since = now
-        if error.permanent or self.reschedule:
-            return False
-        return now - self._failing_since < self.failure_tolerance
+        ends_at = give_up_at(error, self._failing_since, self.failure_tolerance)
+        if self.reschedule or now >= ends_at:
+            raise error
+        pause = min(pause_after(error), ends_at - now) - self.poke_interval
+        return max(min(pause, self._until_timeout()), 0.0)
+
+    def _until_timeout(self) -> float:
+        # Airflow's clock of the timeout began a little later.
+        return self._deadline - time.time() + 1
+
+    def _get_next_poke_interval(self, *args: Any, **kwargs: Any) -> float:
+        """Return Airflow's interval, or the seconds until the timeout if they are fewer."""
+        interval: float = super()._get_next_poke_interval(*args, **kwargs)
+        return max(min(interval, self._until_timeout()), 0.0)

@@ -41,13 +41,18 @@ from fsm_provider.sensors.base import FsmBaseSensor
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from fsm_provider.polling.polls import Criteria
+    from fsm_provider.polling.polls import Criteria, ListingResult
     from fsm_provider.polling.waiting import Waiting
     from fsm_provider.polling.waits import WaitState
 
 NO_TRIGGERER = (
     "no triggerer has polled: does one run (airflow triggerer)? Is execution_timeout over?"
 )
+CLOCKS_DIFFER = (
+    "The service's clock is %+.0f s from Airflow's, so forms count that were created since %s by "
+    "the service's: correct the clocks, or the connection's server_timezone"
+)
+SAID_FROM = 60.0  # seconds between the clocks
 SINCE = "fsm_since"  # key of the task state store
 WORDS = {"property_id": "of property", "job_id": "of job"}
 """How the log names filters; the others have their own name."""
@@ -123,6 +128,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.xcom = xcom
         self.deferrable = deferrable
         self._wait_state: WaitState | None = None  # of a deferrable sensor, since its first poll
+        self._clock_offset: float | None = 0.0  # by which ``since`` is moved; None: not known yet
         with bad_arguments_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
@@ -153,6 +159,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         if self._wait_state is None:
             self.since = self._first_since(job.created, context)
         self._wanted = replace(wanted, form_names=None, created_since=self.since, **identifiers)
+        self._sent = self._wanted
+        if self._clock_offset:
+            self._move_since(self._clock_offset)
         # What a timeout names, if no poll of this process succeeds.
         known = None if self._wait_state is None else self._wait_state.known
         self._missing = missing_forms(self._criteria, dict(known or ()))
@@ -164,16 +173,18 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         return _described(self._criteria, self._filters)
 
     def poll(self) -> PokeReturnValue:
-        from fsm_provider.api.models import Form
-        from fsm_provider.polling.polls import list_once
         from fsm_provider.polling.waits import WaitState
 
-        client = self.hook.client
         if self._wait_state is None and self.deferrable:
-            service = client.settings.service
+            service = self.hook.client.settings.service
             self._wait_state = WaitState(service, self._began, self._deadline, self.since)
-        reference_for = Form.as_json if self.xcom == "full" else reference_to
-        listing = list_once(client, self._wanted, self.query_params, reference_for)
+        listing = self._list()
+        if self._clock_offset is None:
+            self._clock_offset = listing.clock_offset
+            if listing.clock_offset:
+                self._move_since(listing.clock_offset)
+                self._log_clock(listing.clock_offset)
+                listing = self._list()
         forms = {form.id: form for form in listing.forms}  # one may be on two pages
         counted = [form for form in forms.values() if self._criteria.counts(form.name)]
         names_by_id = {form.id: form.name for form in counted}
@@ -192,20 +203,40 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             )
         return PokeReturnValue(is_done=False)
 
+    def _list(self) -> ListingResult:
+        from fsm_provider.api.models import Form
+        from fsm_provider.polling.polls import list_once
+
+        client = self.hook.client
+        reference_for = Form.as_json if self.xcom == "full" else reference_to
+        return self.read(
+            lambda: list_once(client, self._wanted, self.query_params, reference_for, self._sent)
+        )
+
+    def _move_since(self, offset: float) -> None:
+        """Read ``since``, which Airflow's clock has given, by the service's."""
+        bound = parse_time("since", self.since) + timedelta(seconds=offset)
+        self._wanted = replace(self._wanted, created_since=bound)
+        # A service may only seem ahead, as its zone is not server_timezone: from the later bound it
+        # would leave out forms that count.
+        if offset < 0:
+            self._sent = self._wanted
+
+    def _log_clock(self, offset: float) -> None:
+        if self._is_first_process and abs(offset) > SAID_FROM:
+            self.log.warning(CLOCKS_DIFFER, offset, self._wanted.created_since)
+
     def defer_if_wanted(self) -> None:
         from fsm_provider.triggers.forms import MIN_DEFERRAL, TIMEOUT_GRACE, FsmFormTrigger
 
         state = self._wait_state
         now = time.time()
-        if state is None or now >= state.deadline:
+        if state is None or now + MIN_DEFERRAL > state.deadline:
             return
         if self._failing_since is not None:
             state = replace(
                 state, futile_wakes=state.futile_wakes + 1, failing_since=self._failing_since
             )
-        # A timeout resumes the task just as another event does, so it must not come before
-        # MIN_DEFERRAL.
-        left = max(state.deadline - now, MIN_DEFERRAL)
         self.defer(
             trigger=FsmFormTrigger(
                 fsm_conn_id=self.fsm_conn_id,
@@ -215,11 +246,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                 query_params=self.query_params,
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
-                wait=asdict(state),
+                wait=asdict(replace(state, clock_offset=self._clock_offset)),
             ),
             method_name="execute_complete",
             kwargs=self._waiting(state).as_kwargs(),
-            timeout=timedelta(seconds=left + TIMEOUT_GRACE),
+            timeout=timedelta(seconds=state.deadline - now + TIMEOUT_GRACE),
         )
 
     def _waiting(self, state: WaitState) -> Waiting:
@@ -255,6 +286,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._began = state.began
             self._deadline = state.deadline
             self._failing_since = state.failing_since
+            self._clock_offset = state.clock_offset
             self.since = state.since
         elif next_method == "__fail__" and is_timeout:
             # Airflow has ended the deferral: the trigger, if it runs, ends before.
@@ -275,8 +307,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         """
         since = self.since
         if since is None and "updated_since" not in self._given:
-            # A run that an asset or a hand has triggered has no data interval.
-            since = created or context.get("data_interval_start") or context["dag_run"].run_after
+            since = created
+            if created is None:
+                # A run that an asset or a hand has triggered has no data interval.
+                since = context.get("data_interval_start") or context["dag_run"].run_after
+                self._clock_offset = None
         if since is None:
             return None
         bound = parse_time("since", since)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -45,8 +45,8 @@ class FsmRecordSensor(FsmBaseSensor):
 
     :param path: of a listing, or of one record with ``single``; begins with ``/`` and holds no
         query (templated).
-    :param predicate: called with each record at each poll; returns whether it counts. What it
-        raises is raised.
+    :param predicate: called with each record at each poll; returns True if it counts, else False.
+        Anything else fails the task without a retry. What it raises is raised.
     :param query_params: query parameters, sent again with each page (templated).
     :param single: the path returns one record instead of a listing.
     :param minimum_records: number of records, at least 1 (templated).
@@ -114,22 +114,45 @@ class FsmRecordSensor(FsmBaseSensor):
     def poll(self) -> PokeReturnValue:
         minimum = self._options["minimum_records"]
         names = self._options["fields"]
-        params = self._options["query_params"]
-        records = (
-            [self.hook.request("GET", self.path, params)]
-            if self.single
-            else self.hook.paginate(self.path, params)
-        )
         latest: dict[str, JsonObject | None] = {}  # a record may have moved to a later page
-        for index, record in enumerate(records):
+        for index, record in enumerate(self._records()):
             key = self._identifier(record, names[0], index)
             latest[key] = None
-            if self.predicate(record):
+            if self._accepts(record):
                 latest[key] = {name: record.get(name) for name in names}
         accepted = [fields for fields in latest.values() if fields is not None]
         text = f"{len(accepted)} of {pluralize(minimum, 'record')}, of {len(latest)} at {self.path}"
         self._missing = {"text": text, "found": accepted}
         return PokeReturnValue(is_done=len(accepted) >= minimum, xcom_value=accepted)
+
+    def _records(self) -> Iterator[Any]:
+        params = self._options["query_params"]
+        client = self.hook.client
+        if self.single:
+            yield self.read(lambda: client.request("GET", self.path, params))
+            return
+        pages = client.pages(self.path, params=params).pages_with_warning()
+        while True:
+            page = self.read(lambda: next(pages, None))
+            if page is None:
+                return
+            yield from page.data
+
+    def _accepts(self, record: JsonObject) -> bool:
+        """Return what the predicate returns, which may be of any type.
+
+        :raises FsmInputError: if it is no bool. A coroutine, or a text of the record, would count.
+        """
+        answer = self.predicate(record)
+        if isinstance(answer, bool):
+            return answer
+        shown = type(answer).__name__
+        if isinstance(answer, int | float | str | None):
+            shown += f" {answer!r:.12}"  # no more of it, as it may be a secret
+        raise FsmInputError(
+            f"predicate: returned {shown}, not True or False: let it return a comparison, such as "
+            "record.get('status') == 'Done', and be no async function"
+        )
 
     def _identifier(self, record: Any, field: str, index: int) -> str:
         """Return what identifies a record, as text: the service has numbers as text, too."""

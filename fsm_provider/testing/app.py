@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from functools import partial
 
 from fastapi import Depends, FastAPI, HTTPException
@@ -204,7 +203,7 @@ class _Endpoints:
                 raise HTTPException(409, str(error)) from error
 
             records = [show(record) for record in page.records]
-            now = datetime.now(settings.server_timezone)
+            now = settings.now().astimezone(settings.server_timezone)
             body = wire.envelope(kind, page, records, dialect=settings.dialect, now=now)
             return JSONResponse(body)
 

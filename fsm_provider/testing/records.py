@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from fsm_provider.testing.delivering import EVENT_TYPES
@@ -21,8 +21,10 @@ class FakeRecords:
     Returned records are copies: changing them does not change the service's.
     """
 
-    def __init__(self, properties: Iterable[int] | None, id_offset: int) -> None:
-        self._state = ServiceState(properties, id_offset)
+    def __init__(
+        self, properties: Iterable[int] | None, id_offset: int, now: Callable[[], datetime]
+    ) -> None:
+        self._state = ServiceState(properties, id_offset, now)
 
     @property
     def jobs(self) -> list[Record]:
@@ -106,7 +108,7 @@ class FakeRecords:
         if job_id is None:
             job_id = 1
         if created is None:
-            created = datetime.now(UTC)
+            created = self._state.now()
         if updated is None:
             updated = created
         form = self._state.add_form(
@@ -145,7 +147,7 @@ class FakeRecords:
         :param interval: time from one form to the next.
         """
         if first_created is None:
-            first_created = datetime.now(UTC) - interval * (count - 1)
+            first_created = self._state.now() - interval * (count - 1)
         for index in range(count):
             created = first_created + interval * index
             self._state.add_form(
@@ -166,7 +168,7 @@ class FakeRecords:
         :raises LookupError: if there is no such form.
         """
         if updated is None:
-            updated = datetime.now(UTC)
+            updated = self._state.now()
         form = self._state.update_form(form_id, updated, fields)
         return copy.deepcopy(form)
 

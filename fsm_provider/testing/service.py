@@ -100,7 +100,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
         self._base_path = ""
         if base_path.strip("/"):
             self._base_path = f"/{base_path.strip('/')}"
-        FakeRecords.__init__(self, properties, id_offset)
+        FakeRecords.__init__(self, properties, id_offset, self.settings.now)
         FakeFaults.__init__(self, self._state.changed)
         if port:
             self._state.base_url = self._url()

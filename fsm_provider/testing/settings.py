@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal, TypeAlias, get_args
 
 Dialect: TypeAlias = Literal["specified", "typed", "string"]
@@ -34,6 +34,7 @@ class Settings:
         opaque one.
     :param parse_time: parses the bound of a time filter as an aware time; a ValueError refuses it.
     :param server_timezone: zone of ``meta.serverTime`` in the asset listing.
+    :param clock_offset: by how much its clock is ahead.
     :param pdf_url: makes the ``formPDFURL`` of a form's identifier, anew at each listing; None: it
         is the record's, by default at the service itself.
     """
@@ -52,7 +53,12 @@ class Settings:
     cursors_from_zero: bool = False
     parse_time: Callable[[str], datetime] = parse_iso
     server_timezone: tzinfo = UTC
+    clock_offset: timedelta = timedelta(0)
     pdf_url: Callable[[int], str] | None = None
+
+    def now(self) -> datetime:
+        """Return the time by the fake's clock, in UTC."""
+        return datetime.now(UTC) + self.clock_offset
 
     def __post_init__(self) -> None:
         if self.page_size < 1:

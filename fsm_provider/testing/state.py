@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -84,7 +85,13 @@ class ServiceState:
     those that wait.
     """
 
-    def __init__(self, properties: Iterable[int] | None, id_offset: int = 0) -> None:
+    def __init__(
+        self,
+        properties: Iterable[int] | None,
+        id_offset: int = 0,
+        now: Callable[[], datetime] | None = None,
+    ) -> None:
+        self.now: Callable[[], datetime] = now or partial(datetime.now, UTC)
         self._base_url: str | None = None
         self.changed: threading.Condition = threading.Condition()
         self.requests: list[RecordedRequest] = []
@@ -147,7 +154,7 @@ class ServiceState:
         self, property_id: int, body: Mapping[str, Any], overrides: Mapping[str, Any]
     ) -> Record:
         """Create a job from a request body, with some fields replaced."""
-        now = wire.truncate_to_milliseconds(datetime.now(UTC))
+        now = wire.truncate_to_milliseconds(self.now())
         with self.changed:
             job = wire.job_record(
                 next(self._job_ids),
@@ -168,7 +175,7 @@ class ServiceState:
 
         :raises LookupError: if there is no such job.
         """
-        updated = wire.timestamp(datetime.now(UTC))
+        updated = wire.timestamp(self.now())
         with self.changed:
             # A new record, as the former may be on its way into a response.
             job = {**self.jobs[job_id], "lastUpdatedOnDateTime": updated, **overrides}
@@ -184,7 +191,7 @@ class ServiceState:
             "completedByID": 1,
             "completedByUser": wire.ENGINEER,
             "completedByType": "User",
-            "completedOnDateTime": wire.timestamp(datetime.now(UTC)),
+            "completedOnDateTime": wire.timestamp(self.now()),
         }
         return self.update_job(job_id, {"status": "Completed", "completed": completed})
 
@@ -264,7 +271,7 @@ class ServiceState:
             if job_id not in self.jobs:
                 raise LookupError(f"There is no job {job_id}")
             property_id = self.jobs[job_id]["propertyID"]
-        now = datetime.now(UTC)
+        now = self.now()
         form = self.add_form(
             job_id=job_id,
             property_id=property_id,

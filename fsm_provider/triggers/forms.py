@@ -121,6 +121,7 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
                 await wait.woken
         finally:
             timer.cancel()
+            wait.close()
         waited = loop.time() - began
         await asyncio.sleep(rest - waited)
         has_polled = waited > rest + self.poll_interval
@@ -153,6 +154,7 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
             Criteria(self.minimum_forms, tuple(self.form_names)),
             self.failure_tolerance,
             dict(state.known or ()),
+            has_polled=state.polled_at is not None,
         )
 
 

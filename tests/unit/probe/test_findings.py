@@ -6,6 +6,7 @@ import pytest
 
 from fsm_provider.commands.probe import CURSOR_PARAMS, MAX_REQUESTS, PAGE_SIZE_PARAMS
 from fsm_provider.testing import faults
+from tests.unit.no_forms import ANSWERS, SETTING, NoForms
 
 
 @pytest.mark.parametrize("name", CURSOR_PARAMS[1::3])
@@ -178,3 +179,23 @@ def test_the_zone_of_the_service_unless_its_clock_is_wrong(serve, probe, zone, m
     assert ("server_timezone" in probed.unknown) is bool(says)
     for text in says:
         assert text in probed.unknown["server_timezone"]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_what_the_service_returns_where_there_are_no_forms_is_found(serve, probe, answer):
+    service = serve(page_size_param="limit")
+    service.fail("GET", "/forms", NoForms(ANSWERS[answer]), every=True)
+
+    probed = probe(service)
+
+    assert probed.code == 0
+    assert probed.extra["no_forms_response"] == SETTING[answer]
+    evidence = "so it was when a job was asked for forms of the future"
+    assert evidence in probed.line("no_forms_response")
+
+
+def test_a_listing_without_records_needs_no_setting(serve, probe):
+    probed = probe(serve(page_size_param="limit"))
+
+    assert probed.code == 0
+    assert "no_forms_response" not in probed.extra

@@ -236,6 +236,40 @@ def test_what_a_predicate_raises_is_raised(service, error):
     assert raised.value is error
 
 
+async def is_done_later(record):
+    return is_done(record)
+
+
+def closed(coroutine):
+    """An async function's coroutine, which Python would warn of as it was never awaited."""
+    coroutine.close()
+    return coroutine
+
+
+@pytest.mark.parametrize(
+    ("predicate", "returned"),
+    [
+        (lambda record: closed(is_done_later(record)), "coroutine"),
+        (lambda record: record["status"], "str 'Open'"),
+        (lambda record: record.get("closed"), "NoneType None"),
+        (lambda record: len(record), "int "),
+        (lambda record: record, "dict"),
+        (lambda record: (_ for _ in record), "generator"),
+        (lambda record: record["signingSecret"], "str 'whsec_canar, not"),
+    ],
+)
+def test_a_predicate_that_returns_no_bool_fails_the_task_without_a_retry(
+    service, run, predicate, returned
+):
+    """Whatever is true would count, such as a status, or the coroutine of an async function."""
+    service.add_form(status="Open", signingSecret="whsec_canary-0123456789")
+
+    with pytest.raises(AirflowFailException, match=f"^predicate: returned {returned}") as failed:
+        run(predicate=predicate, silent_fail=True)
+    assert "not True or False" in str(failed.value)
+    assert "canary" not in str(failed.value)
+
+
 @ONE_PROCESS
 def test_a_predicate_that_asks_the_service_is_tolerated_like_a_poll(service, run):
     service.add_form(id=900)
