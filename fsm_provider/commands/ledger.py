@@ -60,10 +60,7 @@ def _settle(options: argparse.Namespace) -> int:
     with quiet_airflow():
         from fsm_provider.writes import admin
 
-        if options.not_created:
-            settlement = admin.Settlement.does_not_exist()
-        else:  # --job-id; or --done, then there is no id
-            settlement = admin.Settlement.exists(options.job_id)
+        settlement = admin.Settlement(not options.not_created, options.job_id)
         with admin.open_ledgers(options.conn_id) as ledgers:
             entry = admin.find_only(ledgers, _selection_from(options))
             admin.settle(ledgers, entry, settlement, options.by, options.why)

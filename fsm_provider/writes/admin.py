@@ -3,16 +3,18 @@
 The command ``ledger``, the page and ``doctor`` call it.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Self
+from typing import Any
+from uuid import uuid4
 
 from fsm_provider.api.errors import FsmRefusedError
+from fsm_provider.api.validation import JsonObject
 from fsm_provider.writes import ledger as rules
-from fsm_provider.writes.ledger import Change, Ledger, LedgerEntry, LedgerReader
+from fsm_provider.writes.ledger import Ledger, LedgerEntry, LedgerReader
 
 EntryInLedger = tuple[Ledger, LedgerEntry]
 """An entry, and the ledger in which it is changed."""
@@ -21,30 +23,29 @@ UNCERTAIN = ("sending", "uncertain")
 
 @dataclass(frozen=True)
 class Settlement:
-    """What a person has found out about a write: one of the two below.
+    """What a person has found out about a write.
 
-    :param result: what the ledger is to have as its result; None: nothing was made.
+    :param is_made: whether the service has it; if not, the next attempt sends it again.
+    :param result_id: its id there; None if it has none.
+    :raises FsmRefusedError: if it has an id, and does not exist.
     """
 
-    result: dict[str, Any] | None
+    is_made: bool
+    result_id: int | None = None
 
-    @classmethod
-    def exists(cls, result_id: int | None) -> Self:
-        """Say that it was made, with that id; without one, it is something that has none."""
-        return cls({}) if result_id is None else cls({"id": result_id})
-
-    @classmethod
-    def does_not_exist(cls) -> Self:
-        """Say that nothing was made: the next attempt sends it again."""
-        return cls(None)
+    def __post_init__(self) -> None:
+        if self.result_id is not None and not self.is_made:
+            raise FsmRefusedError(
+                f"what does not exist has no id, and {self.result_id} was given: leave it out, or "
+                "say that it exists"
+            )
 
     @property
-    def is_made(self) -> bool:
-        return self.result is not None
-
-    @property
-    def result_id(self) -> int | None:
-        return None if self.result is None else self.result.get("id")
+    def result(self) -> JsonObject | None:
+        """What the ledger is to have as its result; None: nothing was made."""
+        if not self.is_made:
+            return None
+        return {} if self.result_id is None else {"id": self.result_id}
 
     def __str__(self) -> str:
         return "it exists" if self.is_made else "nobody has made it"
@@ -157,7 +158,7 @@ def settle(
         _check_job_id(ledgers, entry, settlement.result_id)
     note = _make_note("made" if settlement.is_made else "not created", by, why)
     change = partial(rules.settle, entry, settlement.result, note)
-    _change(entry_in_ledger, change, note, "settled", ("free", *UNCERTAIN))
+    _change(entry_in_ledger, change, "settled", ("free", *UNCERTAIN))
 
 
 def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
@@ -168,7 +169,7 @@ def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
     """
     note = _make_note("forgotten", by, why)
     change = partial(rules.forget, entry_in_ledger[1], note)
-    _change(entry_in_ledger, change, note, "forgotten", ("done",))
+    _change(entry_in_ledger, change, "forgotten", ("done",))
 
 
 def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None) -> None:
@@ -195,24 +196,24 @@ def _make_note(statement: str, by: str, why: str) -> str:
 
 def _change(
     entry_in_ledger: EntryInLedger,
-    change: Change,
-    note: str,
+    change: Callable[[str, LedgerEntry], LedgerEntry],
     participle: str,
     changeable: Collection[str],
 ) -> None:
     """Apply a change to an entry.
 
-    :param note: what the change leaves in the entry if it applies.
+    :param change: a rule that lacks the entry's new owner, by which it is known whether it applied.
     :param changeable: the states in which it applies once no request is on its way.
     :raises FsmRefusedError: if it does not apply; it says why.
     """
     ledger, entry = entry_in_ledger
     refused = f"'{entry.key}' was not {participle}"
+    owner = uuid4().hex
     try:
-        after = ledger.change({entry.id: change})[entry.id]
+        after = ledger.change({entry.id: partial(change, owner)})[entry.id]
     except FsmRefusedError as error:
         raise FsmRefusedError(f"{refused}: {error}") from None
-    if note in (after.note or ""):
+    if after.owner == owner:
         return
     if after.state in changeable and after.lease_left > 0:
         raise FsmRefusedError(

@@ -10,7 +10,9 @@ A write is an entry of a ledger, in one of four states:
 A rule takes the entry as it is now as its last argument, and returns the entry as it is to be, or
 the same one if the rule does not apply. A ledger applies it in a transaction that has locked the
 entry; ``read_at`` is the time then. Every claim, and whatever a person or a look-up records, sets a
-new ``owner``: whoever has read another owner knows that somebody came between.
+new ``owner``: whoever has read another owner knows that somebody came between. Who asks for the
+change makes the owner, and it was applied if the entry has that owner afterwards, also where the
+transaction was repeated.
 
 Nothing here, or below, imports Airflow.
 """
@@ -21,7 +23,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
-from uuid import uuid4
 
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.request import ApiRequest
@@ -286,16 +287,20 @@ def mark_conflict(after: LedgerEntry, other_key: str, entry: LedgerEntry) -> Led
 
 
 def record_lookup(
-    seen: LedgerEntry, result: JsonObject, rivals: Collection[str], entry: LedgerEntry
+    seen: LedgerEntry,
+    result: JsonObject,
+    rivals: Collection[str],
+    owner: str,
+    entry: LedgerEntry,
 ) -> LedgerEntry:
     """Record what a look-up has found, unless other writes, its rivals, may have made it."""
     if entry.owner != seen.owner or entry.state != "uncertain" or rivals:
         return entry
-    return replace(entry, state="done", owner=uuid4().hex, result=result, error=None)
+    return replace(entry, state="done", owner=owner, result=result, error=None)
 
 
 def settle(
-    seen: LedgerEntry, result: JsonObject | None, note: str, entry: LedgerEntry
+    seen: LedgerEntry, result: JsonObject | None, note: str, owner: str, entry: LedgerEntry
 ) -> LedgerEntry:
     """Record what a person has found out: ``result`` is None if nothing was written."""
     if entry.owner != seen.owner:
@@ -309,16 +314,16 @@ def settle(
         is_allowed = is_uncertain or entry.state == "free"
     if not is_allowed:
         return entry
-    return replace(entry.with_note(note), state=state, owner=uuid4().hex, result=result, error=None)
+    return replace(entry.with_note(note), state=state, owner=owner, result=result, error=None)
 
 
-def forget(seen: LedgerEntry, note: str, entry: LedgerEntry) -> LedgerEntry:
+def forget(seen: LedgerEntry, note: str, owner: str, entry: LedgerEntry) -> LedgerEntry:
     """Have a write that is done sent again."""
     is_under_way = entry.lease_until >= entry.read_at
     if entry.owner != seen.owner or entry.state != "done" or is_under_way:
         return entry
     noted = entry.with_note(f"{seen.kind} {seen.result_id or ''} was {note}")
-    return replace(noted, state="free", owner=uuid4().hex, result=None, error=None)
+    return replace(noted, state="free", owner=owner, result=None, error=None)
 
 
 RULES = (

@@ -246,9 +246,10 @@ class Runner:
         if found_id is None:
             return True
         rivals = self.ledger.rivals_of(entry)
-        change = partial(rules.record_lookup, entry, {"id": found_id}, rivals)
+        owner = uuid4().hex
+        change = partial(rules.record_lookup, entry, {"id": found_id}, rivals, owner)
         write.entry = self.ledger.change({entry.id: change})[entry.id]
-        if write.entry.state == "done":
+        if write.entry.owner == owner:
             logger.info("%s: the look-up found %s", entry, found_id)
         else:
             logger.warning(

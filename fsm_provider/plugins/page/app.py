@@ -115,7 +115,7 @@ def settle_write(
             if not dags_allowed("PUT", user, [dag_of(entry)]):
                 raise HTTPException(403)
             result_id = parse_count("id", job_id) if job_id else None
-            settlement = Settlement.exists(result_id) if is_made else Settlement.does_not_exist()
+            settlement = Settlement(is_made, result_id)
             ledger_admin.settle(ledgers, entry_in_ledger, settlement, user.get_name(), why)
     except Exception as error:  # noqa: BLE001 - the 403 and what is a defect are raised again
         return render(user, conn_id, refused=text_for_user(error))
