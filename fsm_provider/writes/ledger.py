@@ -148,6 +148,15 @@ def as_read(entry: LedgerEntry) -> LedgerEntry:
     return entry
 
 
+def as_seen(entry: LedgerEntry, now: int) -> LedgerEntry:
+    """Return an entry that was sent before ``now``; a time ahead of it is of a clock that was fast.
+
+    Its lease keeps its length.
+    """
+    ahead = max(0, entry.sent_at - now)
+    return replace(entry, sent_at=entry.sent_at - ahead, lease_until=entry.lease_until - ahead)
+
+
 def describe_result(entry: LedgerEntry, web_url: str | None) -> str:
     """Return what a write has made, for the log."""
     page = entry.job_page(web_url) if web_url else None

@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import conf
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.api.validation import JsonObject
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, LedgerEntry, mark_conflict
+from fsm_provider.writes.ledger import Change, LedgerEntry, as_seen, mark_conflict
 
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE as NEVER_EXPIRE
@@ -52,12 +52,17 @@ class TaskLedger:
     They are read once, when the ledger is opened. Each change goes to the memory first, and then
     to the store, with the page that it is in. It is used in one thread.
 
+    Times are by the clock of the worker that sends. Where it was fast, they are ahead of ``now``.
+
     :param store: ``context["task_state_store"]``; None: nothing is recorded, outside of a task.
+    :param now: milliseconds since 1970: nothing was sent later. None: by the clock of this process.
     """
 
     is_shared = False
 
-    def __init__(self, store: Any, task: Task) -> None:
+    def __init__(self, store: Any, task: Task, now: int | None = None) -> None:
+        if now is None:
+            now = int(time.time() * 1000)
         self._store = store
         self._entries: dict[str, LedgerEntry] = {}
         self._pages: list[JsonObject] = []  # what is stored of each entry, by id
@@ -70,7 +75,7 @@ class TaskLedger:
                 break
             self._pages.append({})
             for entry_id, stored in _entries_in(page, task).items():
-                entry = entry_from(entry_id, stored, task)
+                entry = as_seen(entry_from(entry_id, stored, task), now)
                 if entry.state == "sending":
                     entry = replace(entry, state="uncertain", error="no response was recorded")
                 self._page_of[entry_id] = number
@@ -272,7 +277,9 @@ class AirflowLedgers:
         for task, pages in self._pages_by_task.items():
             if not _may_hold(pages.values(), words):
                 continue
-            ledger = TaskLedger(IdleTaskStore(task, pages), task)
+            last_stored = max(page.stored_at for page in pages.values())
+            now = int(last_stored.timestamp() * 1000)
+            ledger = TaskLedger(IdleTaskStore(task, pages), task, now)
             for entry in ledger.entries_of_task(task).values():
                 names = (entry.key, entry.reference, str(entry.result_id or ""))
                 is_named = not text or text in names
