@@ -3,7 +3,7 @@
 The command ``ledger``, the page and ``doctor`` call it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.api.validation import JsonObject
+from fsm_provider.writes import advice
 from fsm_provider.writes import ledger as rules
 from fsm_provider.writes.ledger import Ledger, LedgerEntry, LedgerReader
 
@@ -53,22 +54,21 @@ class Settlement:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which entries a person asks for. A field that is None does not matter."""
+    """Which entries a person asks for.
 
-    key: str | None = None
-    dag_id: str | None = None
-    run_id: str | None = None
-    task_id: str | None = None
+    :param key: None: it does not matter.
+    :param sent_by: fields of the task that sent them, as texts.
+    """
+
+    key: str | None
+    sent_by: Mapping[str, str]
     only_uncertain: bool = False
 
     def includes(self, entry: LedgerEntry) -> bool:
-        pairs = (
-            (self.key, entry.key),
-            (self.dag_id, entry.sent_by.dag_id),
-            (self.run_id, entry.sent_by.run_id),
-            (self.task_id, entry.sent_by.task_id),
+        is_by_task = all(
+            str(getattr(entry.sent_by, name)) == text for name, text in self.sent_by.items()
         )
-        return all(wanted is None or wanted == actual for wanted, actual in pairs)
+        return is_by_task and self.key in (None, entry.key)
 
 
 @contextmanager
@@ -123,26 +123,25 @@ def find_only(ledgers: LedgerReader, selection: Selection) -> EntryInLedger:
     """
     selected = find(ledgers, selection)
     if not selected:
-        raise FsmRefusedError(f"there is no '{selection.key}'")
+        raise FsmRefusedError(f"there is no '{selection.key}': {advice.KEY_UNKNOWN}")
     if len(selected) > 1:
         tasks = "; ".join(str(entry.sent_by) for _, entry in selected)
         raise FsmRefusedError(
-            f"'{selection.key}' was sent by {len(selected)} tasks: narrow it with --dag, --run, "
-            f"--task: {tasks}"
+            f"'{selection.key}' was sent by {len(selected)} tasks: {advice.KEY_AMBIGUOUS}: {tasks}"
         )
     return selected[0]
 
 
 def find_as_seen(ledgers: LedgerReader, key: str, owner: str) -> EntryInLedger:
-    """Return the uncertain entry that a person has seen.
+    """Return the entry that a person has seen.
 
     :param owner: of the entry as it was seen: whoever changes an entry gives it another one.
     :raises FsmRefusedError: if it has changed meanwhile.
     """
-    for ledger, entry in ledgers.entries(UNCERTAIN, key):
+    for ledger, entry in ledgers.entries(text=key):
         if entry.owner == owner:
             return ledger, entry
-    raise FsmRefusedError(f"'{key}' has changed meanwhile: look again")
+    raise FsmRefusedError(f"'{key}' has changed meanwhile: {advice.CHANGED_MEANWHILE}")
 
 
 def settle(
@@ -158,7 +157,7 @@ def settle(
         _check_job_id(ledgers, entry, settlement.result_id)
     note = _make_note("made" if settlement.is_made else "not created", by, why)
     change = partial(rules.settle, entry, settlement.result, note)
-    _change(entry_in_ledger, change, "settled", ("free", *UNCERTAIN))
+    _change(entry_in_ledger, change, "settled", UNCERTAIN)
 
 
 def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
@@ -183,7 +182,8 @@ def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None)
         is_same_entry = (other.sent_by, other.id) == (entry.sent_by, entry.id)
         if is_its_job and not is_same_entry:
             raise FsmRefusedError(
-                f"'{entry.key}' was not settled: job {job_id} is that of key '{other.key}'"
+                f"'{entry.key}' was not settled: job {job_id} is that of key '{other.key}': "
+                f"{advice.ID_OF_ANOTHER}"
             )
 
 
@@ -217,7 +217,9 @@ def _change(
         return
     if after.state in changeable and after.lease_left > 0:
         raise FsmRefusedError(
-            f"{refused}: a request may be on its way for another {after.lease_left:.0f} s"
+            f"{refused}: a request may be on its way for another {after.lease_left:.0f} s: "
+            f"{advice.LEASE_LASTS}"
         )
     with_id = f", with id {after.result_id}" if after.result_id else ""
-    raise FsmRefusedError(f"{refused}: it is {after.state}{with_id}")
+    next_step = advice.AFTER_REFUSAL[after.state]
+    raise FsmRefusedError(f"{refused}: it is {after.state}{with_id}: {next_step}")

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.request import ApiRequest
@@ -142,9 +142,15 @@ def new_entry(
 
 
 def as_read(entry: LedgerEntry) -> LedgerEntry:
-    """Return an entry as whoever reads it sees it: ``sending`` past its lease is uncertain."""
+    """Return an entry as whoever reads it sees it.
+
+    ``sending`` past its lease is uncertain, and so is a state of another version.
+    """
     if entry.state == "sending" and entry.lease_until < entry.read_at:
         return replace(entry, state="uncertain", error="no response was recorded")
+    if entry.state not in get_args(State):
+        error = f"its state is '{entry.state}', which this version does not know"
+        return replace(entry, state="uncertain", error=error)
     return entry
 
 
@@ -289,9 +295,7 @@ def mark_conflict(after: LedgerEntry, other_key: str, entry: LedgerEntry) -> Led
     """
     if entry.owner != after.owner and entry.state != "free":
         return entry
-    error = (
-        f"job {after.result_id} is that of key '{other_key}' as well: look up both in the service"
-    )
+    error = f"job {after.result_id} is that of key '{other_key}' as well"
     return replace(entry, state="uncertain", error=error)
 
 

@@ -17,7 +17,8 @@ from airflow.providers.common.compat.sdk import conf
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.api.validation import JsonObject
 from fsm_provider.state.task import Task
-from fsm_provider.writes.ledger import Change, LedgerEntry, as_seen, mark_conflict
+from fsm_provider.writes.advice import NEWER_VERSION, PAGE_DAMAGED
+from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, as_seen, mark_conflict
 
 try:
     from airflow.sdk.execution_time.context import NEVER_EXPIRE as NEVER_EXPIRE
@@ -28,16 +29,8 @@ PAGE_ENTRIES = 64
 """Entries under one key of the store: recording an entry stores its whole page."""
 PAGE = "fsm_writes_"
 """The prefix of the keys of pages, which are numbered from 0."""
-DAMAGED_PAGE = (
-    "task_state_store: the ledger of {task} cannot be read, and nothing was sent: restore a "
-    "backup, or look in the service and start another run"
-)
 PAGE_FORMAT = 1
 """Of a page: ``{"version": 1, "entries": {id: {field: value}}}``, without fields that are empty."""
-NEWER_PAGE = (
-    "task_state_store: the ledger of {task} was written by a newer version of airflow-provider-fsm "
-    "(format {version}): install that version again, or start another run"
-)
 SECONDS_PER_DAY = 86_400
 
 _STORED_FIELDS = tuple(
@@ -75,7 +68,7 @@ class TaskLedger:
                 break
             self._pages.append({})
             for entry_id, stored in _entries_in(page, task).items():
-                entry = as_seen(entry_from(entry_id, stored, task), now)
+                entry = as_seen(as_read(entry_from(entry_id, stored, task)), now)
                 if entry.state == "sending":
                     entry = replace(entry, state="uncertain", error="no response was recorded")
                 self._page_of[entry_id] = number
@@ -146,10 +139,16 @@ def _entries_in(page: Any, task: Task) -> dict[str, JsonObject]:
     """
     version = page.get("version", PAGE_FORMAT) if isinstance(page, dict) else None
     if isinstance(version, int) and version > PAGE_FORMAT:
-        raise FsmInputError(NEWER_PAGE.format(task=task, version=version))
+        raise FsmInputError(
+            f"task_state_store: the ledger of {task} was written by a newer version of "
+            f"airflow-provider-fsm (format {version}): {NEWER_VERSION}"
+        )
     entries = page.get("entries") if version == PAGE_FORMAT else None
     if not isinstance(entries, dict) or not all(isinstance(e, dict) for e in entries.values()):
-        raise FsmInputError(DAMAGED_PAGE.format(task=task))
+        raise FsmInputError(
+            f"task_state_store: the ledger of {task} cannot be read, and nothing was sent: "
+            f"{PAGE_DAMAGED}"
+        )
     return entries
 
 
@@ -254,6 +253,7 @@ class AirflowLedgers:
             .where(Stored.key.startswith(PAGE, autoescape=True))
             .order_by(*task_columns)
         )
+        airflow = conf.get("fsm", "airflow_name", fallback="")
         self._pages_by_task: dict[Task, dict[str, _StoredPage]] = {}
         with create_session() as session:
             if newest is not None:
@@ -263,7 +263,7 @@ class AirflowLedgers:
                 query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
             for row in session.execute(query):
                 if _field_text("service", service) in row.value:
-                    task = Task(row.dag_id, row.run_id, row.task_id, row.map_index)
+                    task = Task(row.dag_id, row.run_id, row.task_id, row.map_index, airflow)
                     pages = self._pages_by_task.setdefault(task, {})
                     pages[row.key] = _StoredPage(row.id, row.value, row.updated_at)
 

@@ -181,6 +181,9 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     answer = jo.post(action, {**given, **FOUND, "owner": "another"})
     assert answer.status_code == 409
     assert "has changed meanwhile" in answer.text
+    answer = jo.post(action, {**given, **FOUND, "is_made": "false"})
+    assert answer.status_code == 409
+    assert "what does not exist has no id, and 4711 was given: leave it out, or say " in answer.text
 
     settled = jo.post(action, {**given, **FOUND})
 
