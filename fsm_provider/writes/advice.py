@@ -38,6 +38,7 @@ ROWS_GONE = "restore a backup of that database before the task is cleared"
 KEY_UNKNOWN = f"'{COMMAND} list' shows what was sent to the service of the connection"
 KEY_AMBIGUOUS = "narrow it with --dag, --run, --task, --map-index, --airflow"
 CHANGED_MEANWHILE = "look again"
+TASK_IS_AT_WORK = "wait until it has ended"
 LEASE_LASTS = "repeat this then"
 ID_OF_ANOTHER = (
     "if that is wrong, pause the DAG of that key, forget it and settle it with its own id, and "
@@ -88,8 +89,7 @@ class Advice:
         words = ["--conn-id", self.fsm_conn_id]
         for option, field in TASK_OPTIONS:
             value = getattr(entry.sent_by, field)
-            is_empty = value in ("", -1)
-            if not is_empty:
+            if value not in ("", -1):  # no Airflow's name, and not mapped
                 words += [option, str(value)]
         key = shlex.quote(entry.key)
         if entry.key.startswith("-"):

@@ -47,8 +47,8 @@ def why_not_made(write: WriteAttempt, stop_reason: str, advice: Advice) -> error
     if entry.state == "done":
         return errors.FsmInputError(
             f"key '{entry.key}' is that of {entry} (id {entry.result_id}), which {entry.sent_by} "
-            f"sent{_to_other_service(write)} at {_sent_at(entry)}, and the input may be the same, "
-            f"edited. Nothing was sent now. {advice.restore_or_separate}"
+            f"sent{_to_other_service(write)} at {_sent_at(entry)}. Nothing was sent now: the input "
+            f"may be the same, edited. {advice.restore_or_separate}"
         )
     if write.outcome == "uncertain":
         return _uncertain(write, advice)

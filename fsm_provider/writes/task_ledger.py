@@ -17,7 +17,12 @@ from airflow.providers.common.compat.sdk import conf
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.api.validation import JsonObject
 from fsm_provider.state.task import Task
-from fsm_provider.writes.advice import NEWER_VERSION, PAGE_DAMAGED
+from fsm_provider.writes.advice import (
+    CHANGED_MEANWHILE,
+    NEWER_VERSION,
+    PAGE_DAMAGED,
+    TASK_IS_AT_WORK,
+)
 from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, as_seen, mark_conflict
 
 try:
@@ -210,10 +215,10 @@ class IdleTaskStore:
         with create_session() as session:
             state = session.scalar(state_of_task)
             if state is not None and state in State.unfinished:
-                raise FsmRefusedError(f"its task is {state}: wait until it has ended")
+                raise FsmRefusedError(f"its task is {state}: {TASK_IS_AT_WORK}")
             changed: Any = session.execute(change)
             if changed.rowcount != 1:
-                raise FsmRefusedError("the ledger has changed meanwhile: look again")
+                raise FsmRefusedError(f"the ledger has changed meanwhile: {CHANGED_MEANWHILE}")
 
 
 def _may_hold(pages: Iterable[_StoredPage], words: Collection[str]) -> bool:
@@ -277,9 +282,8 @@ class AirflowLedgers:
         for task, pages in self._pages_by_task.items():
             if not _may_hold(pages.values(), words):
                 continue
-            last_stored = max(page.stored_at for page in pages.values())
-            now = int(last_stored.timestamp() * 1000)
-            ledger = TaskLedger(IdleTaskStore(task, pages), task, now)
+            stored_at = max(page.stored_at.timestamp() for page in pages.values())
+            ledger = TaskLedger(IdleTaskStore(task, pages), task, int(stored_at * 1000))
             for entry in ledger.entries_of_task(task).values():
                 names = (entry.key, entry.reference, str(entry.result_id or ""))
                 is_named = not text or text in names

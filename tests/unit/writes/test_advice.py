@@ -304,7 +304,7 @@ def a_job_that_was_edited_is_restored(place):
     for task_id, more in (("by place", {}), ("by key", {"key": "PM-1"})):
         place.succeeds(job("A", **more), task_id=task_id)
         said = place.fails(job("A2", **more), task_id=task_id)
-        assert "the input may be the same, edited. Nothing was sent now. If it is, restore" in said
+        assert "Nothing was sent now: the input may be the same, edited. If it is, restore" in said
         place.succeeds(job("A", **more), task_id=task_id)
     place.has("A", "A")
     return said
@@ -559,6 +559,25 @@ def what_has_changed_is_looked_at_again(place):
         found = admin.find_as_seen(ledgers, "PM-1", entry.owner)
         settlement = admin.Settlement(True, place.service.jobs[0]["id"])
         admin.settle(ledgers, found, settlement, "jo", "looked it up")
+    place.succeeds(job("A", key="PM-1"))
+    place.has("A")
+
+
+@way("TASK_IS_AT_WORK")
+def a_task_that_is_at_work_is_waited_for(place):
+    if place.is_shared:
+        return
+    place.lose("A")
+    said = place.fails(job("A", key="PM-1"))
+    place.store().set_state("running")
+    (line,) = re.findall(r"python -m fsm_provider ledger settle .*", said)
+    line = line.replace("--job-id N", place.id_of("A"))
+    code, refused = place.type(line)
+    assert code == 1
+    assert refused.endswith("its task is running: wait until it has ended\n")
+
+    place.store().set_state("failed")
+    assert place.type(line)[0] == 0
     place.succeeds(job("A", key="PM-1"))
     place.has("A")
 
