@@ -149,7 +149,7 @@ class FsmUncertainWriteError(FsmError):
     :param attempted_at: ISO 8601.
     :param subject: what was written, by the service's names, such as ``propertyID``.
     :param body_excerpt: no ledger keeps it, as it may name people.
-    :param command: what to type once it has been looked up.
+    :param next_step: what to do once it has been looked up.
     """
 
     permanent = True
@@ -162,7 +162,7 @@ class FsmUncertainWriteError(FsmError):
     attempted_at: str
     subject: dict[str, Any]
     body_excerpt: str = ""
-    command: str = ""
+    next_step: str = ""
 
     def __str__(self) -> str:
         effect = f"{self.method} {self.path} may or may not have taken effect: {self.reason}"
@@ -172,13 +172,7 @@ class FsmUncertainWriteError(FsmError):
         if self.subject:
             subject = ", ".join(f"{name} {value!r}" for name, value in self.subject.items())
             attempt += f", with {subject}"
-        text = f"{effect}. {attempt}, and {self.advice}."
-        if self.command:
-            text += (
-                " Then record what you found (--job-id N, --not-created, or --done for what is no "
-                f"job): {self.command}"
-            )
-        return text
+        return f"{effect}. {attempt}, and {self.advice}. {self.next_step}".rstrip()
 
 
 class FsmRepeatableWriteError(FsmUncertainWriteError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from fsm_provider.api.redaction import printable
 from fsm_provider.commands.cli import SubcommandParser, fail, print_table, quiet_airflow
+from fsm_provider.writes.advice import TASK_OPTIONS
 
 if TYPE_CHECKING:
     from fsm_provider.writes.admin import Selection
@@ -60,10 +61,7 @@ def _settle(options: argparse.Namespace) -> int:
     with quiet_airflow():
         from fsm_provider.writes import admin
 
-        if options.not_created:
-            settlement = admin.Settlement.does_not_exist()
-        else:  # --job-id; or --done, then there is no id
-            settlement = admin.Settlement.exists(options.job_id)
+        settlement = admin.Settlement(not options.not_created, options.job_id)
         with admin.open_ledgers(options.conn_id) as ledgers:
             entry = admin.find_only(ledgers, _selection_from(options))
             admin.settle(ledgers, entry, settlement, options.by, options.why)
@@ -92,11 +90,11 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 def _selection_from(options: argparse.Namespace) -> Selection:
     from fsm_provider.writes.admin import Selection
 
+    given = vars(options)
+    sent_by = {name: given[name] for _, name in TASK_OPTIONS if given[name] is not None}
     return Selection(
         key=options.key,
-        dag_id=options.dag_id,
-        run_id=options.run_id,
-        task_id=options.task_id,
+        sent_by=sent_by,
         only_uncertain=options.command == "list" and options.uncertain,
     )
 
@@ -141,9 +139,10 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
 def _make_task_options() -> argparse.ArgumentParser:
     """Return the options that narrow what is shown or changed to that of a task."""
     options = argparse.ArgumentParser(add_help=False)
-    options.add_argument("--dag", dest="dag_id", metavar="ID", help="only of this DAG")
-    options.add_argument("--run", dest="run_id", metavar="ID", help="only of this run")
-    options.add_argument("--task", dest="task_id", metavar="ID", help="only of this task")
+    for option, field in TASK_OPTIONS:
+        options.add_argument(
+            option, dest=field, metavar="ID", help=f"only of tasks with this {field}"
+        )
     return options
 
 

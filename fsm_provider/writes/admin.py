@@ -3,16 +3,19 @@
 The command ``ledger``, the page and ``doctor`` call it.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Self
+from typing import Any
+from uuid import uuid4
 
 from fsm_provider.api.errors import FsmRefusedError
+from fsm_provider.api.validation import JsonObject
+from fsm_provider.writes import advice
 from fsm_provider.writes import ledger as rules
-from fsm_provider.writes.ledger import Change, Ledger, LedgerEntry, LedgerReader
+from fsm_provider.writes.ledger import Ledger, LedgerEntry, LedgerReader
 
 EntryInLedger = tuple[Ledger, LedgerEntry]
 """An entry, and the ledger in which it is changed."""
@@ -21,30 +24,29 @@ UNCERTAIN = ("sending", "uncertain")
 
 @dataclass(frozen=True)
 class Settlement:
-    """What a person has found out about a write: one of the two below.
+    """What a person has found out about a write.
 
-    :param result: what the ledger is to have as its result; None: nothing was made.
+    :param is_made: whether the service has it; if not, the next attempt sends it again.
+    :param result_id: its id there; None if it has none.
+    :raises FsmRefusedError: if it has an id, and does not exist.
     """
 
-    result: dict[str, Any] | None
+    is_made: bool
+    result_id: int | None = None
 
-    @classmethod
-    def exists(cls, result_id: int | None) -> Self:
-        """Say that it was made, with that id; without one, it is something that has none."""
-        return cls({}) if result_id is None else cls({"id": result_id})
-
-    @classmethod
-    def does_not_exist(cls) -> Self:
-        """Say that nothing was made: the next attempt sends it again."""
-        return cls(None)
+    def __post_init__(self) -> None:
+        if self.result_id is not None and not self.is_made:
+            raise FsmRefusedError(
+                f"what does not exist has no id, and {self.result_id} was given: leave it out, or "
+                "say that it exists"
+            )
 
     @property
-    def is_made(self) -> bool:
-        return self.result is not None
-
-    @property
-    def result_id(self) -> int | None:
-        return None if self.result is None else self.result.get("id")
+    def result(self) -> JsonObject | None:
+        """What the ledger is to have as its result; None: nothing was made."""
+        if not self.is_made:
+            return None
+        return {} if self.result_id is None else {"id": self.result_id}
 
     def __str__(self) -> str:
         return "it exists" if self.is_made else "nobody has made it"
@@ -52,22 +54,21 @@ class Settlement:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which entries a person asks for. A field that is None does not matter."""
+    """Which entries a person asks for.
 
-    key: str | None = None
-    dag_id: str | None = None
-    run_id: str | None = None
-    task_id: str | None = None
+    :param key: None: it does not matter.
+    :param sent_by: fields of the task that sent them, as texts.
+    """
+
+    key: str | None
+    sent_by: Mapping[str, str]
     only_uncertain: bool = False
 
     def includes(self, entry: LedgerEntry) -> bool:
-        pairs = (
-            (self.key, entry.key),
-            (self.dag_id, entry.sent_by.dag_id),
-            (self.run_id, entry.sent_by.run_id),
-            (self.task_id, entry.sent_by.task_id),
+        is_by_task = all(
+            str(getattr(entry.sent_by, name)) == text for name, text in self.sent_by.items()
         )
-        return all(wanted is None or wanted == actual for wanted, actual in pairs)
+        return is_by_task and self.key in (None, entry.key)
 
 
 @contextmanager
@@ -128,26 +129,25 @@ def find_only(ledgers: LedgerReader, selection: Selection) -> EntryInLedger:
     """
     selected = find(ledgers, selection)
     if not selected:
-        raise FsmRefusedError(f"there is no '{selection.key}'")
+        raise FsmRefusedError(f"there is no '{selection.key}': {advice.KEY_UNKNOWN}")
     if len(selected) > 1:
         tasks = "; ".join(str(entry.sent_by) for _, entry in selected)
         raise FsmRefusedError(
-            f"'{selection.key}' was sent by {len(selected)} tasks: narrow it with --dag, --run, "
-            f"--task: {tasks}"
+            f"'{selection.key}' was sent by {len(selected)} tasks: {advice.KEY_AMBIGUOUS}: {tasks}"
         )
     return selected[0]
 
 
 def find_as_seen(ledgers: LedgerReader, key: str, owner: str) -> EntryInLedger:
-    """Return the uncertain entry that a person has seen.
+    """Return the entry that a person has seen.
 
     :param owner: of the entry as it was seen: whoever changes an entry gives it another one.
     :raises FsmRefusedError: if it has changed meanwhile.
     """
-    for ledger, entry in ledgers.entries(UNCERTAIN, key):
+    for ledger, entry in ledgers.entries(text=key):
         if entry.owner == owner:
             return ledger, entry
-    raise FsmRefusedError(f"'{key}' has changed meanwhile: look again")
+    raise FsmRefusedError(f"'{key}' has changed meanwhile: {advice.CHANGED_MEANWHILE}")
 
 
 def settle(
@@ -163,7 +163,7 @@ def settle(
         _check_job_id(ledgers, entry, settlement.result_id)
     note = _make_note("made" if settlement.is_made else "not created", by, why)
     change = partial(rules.settle, entry, settlement.result, note)
-    _change(entry_in_ledger, change, note, "settled", ("free", *UNCERTAIN))
+    _change(entry_in_ledger, change, "settled", UNCERTAIN)
 
 
 def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
@@ -174,7 +174,7 @@ def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
     """
     note = _make_note("forgotten", by, why)
     change = partial(rules.forget, entry_in_ledger[1], note)
-    _change(entry_in_ledger, change, note, "forgotten", ("done",))
+    _change(entry_in_ledger, change, "forgotten", ("done",))
 
 
 def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None) -> None:
@@ -188,7 +188,8 @@ def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None)
         is_same_entry = (other.sent_by, other.id) == (entry.sent_by, entry.id)
         if is_its_job and not is_same_entry:
             raise FsmRefusedError(
-                f"'{entry.key}' was not settled: job {job_id} is that of key '{other.key}'"
+                f"'{entry.key}' was not settled: job {job_id} is that of key '{other.key}': "
+                f"{advice.ID_OF_ANOTHER}"
             )
 
 
@@ -201,28 +202,30 @@ def _make_note(statement: str, by: str, why: str) -> str:
 
 def _change(
     entry_in_ledger: EntryInLedger,
-    change: Change,
-    note: str,
+    change: Callable[[str, LedgerEntry], LedgerEntry],
     participle: str,
     changeable: Collection[str],
 ) -> None:
     """Apply a change to an entry.
 
-    :param note: what the change leaves in the entry if it applies.
+    :param change: a rule that lacks the entry's new owner, by which it is known whether it applied.
     :param changeable: the states in which it applies once no request is on its way.
     :raises FsmRefusedError: if it does not apply; it says why.
     """
     ledger, entry = entry_in_ledger
     refused = f"'{entry.key}' was not {participle}"
+    owner = uuid4().hex
     try:
-        after = ledger.change({entry.id: change})[entry.id]
+        after = ledger.change({entry.id: partial(change, owner)})[entry.id]
     except FsmRefusedError as error:
         raise FsmRefusedError(f"{refused}: {error}") from None
-    if note in (after.note or ""):
+    if after.owner == owner:
         return
     if after.state in changeable and after.lease_left > 0:
         raise FsmRefusedError(
-            f"{refused}: a request may be on its way for another {after.lease_left:.0f} s"
+            f"{refused}: a request may be on its way for another {after.lease_left:.0f} s: "
+            f"{advice.LEASE_LASTS}"
         )
     with_id = f", with id {after.result_id}" if after.result_id else ""
-    raise FsmRefusedError(f"{refused}: it is {after.state}{with_id}")
+    next_step = advice.AFTER_REFUSAL[after.state]
+    raise FsmRefusedError(f"{refused}: it is {after.state}{with_id}: {next_step}")

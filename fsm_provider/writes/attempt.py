@@ -11,6 +11,7 @@ from fsm_provider.api.errors import FsmError, FsmInputError
 if TYPE_CHECKING:
     from fsm_provider.api.request import ApiRequest
     from fsm_provider.api.retry import RetryState
+    from fsm_provider.writes.advice import Advice
     from fsm_provider.writes.ledger import LedgerEntry
 
 Outcome = Literal["created", "existing", "rejected", "uncertain", "not_created", "valid"]
@@ -75,38 +76,36 @@ def check_input(
     writes: Collection[WriteAttempt],
     known: Collection[str],
     entries: Collection[LedgerEntry],
-    is_mapped: bool,
-    is_shared: bool,
+    advice: Advice,
 ) -> None:
     """Refuse input in which a new write may be one that was sent: edited, or of another map index.
 
     :param known: the ids of those writes that have an entry already.
     :param entries: those that this map index has sent or planned.
-    :param is_shared: other map indexes have the same ledger: a key of theirs is known.
     :raises FsmInputError: naming both.
     """
     ids = {write.intended.id for write in writes}
     sent = [entry for entry in entries if entry.state != "free"]
     gone = [entry for entry in sent if entry.id not in ids]
-    # A key says which write it is, unless another map index may have sent it where we cannot look.
-    key_is_enough = is_shared or not is_mapped
     new = []
     for write in writes:
-        is_identified = write.key_is_given and key_is_enough
+        is_identified = write.key_is_given and advice.key_is_enough
         if write.intended.id not in known and not is_identified:
             new.append(write.intended)
     if not new:
         return
-    if gone:
-        before = gone[0]
-        suspicion = "the same, edited"
-    elif sent and is_mapped:
-        before = sent[0]
-        suspicion = "one of another map index, moved"
-    else:
+    suspects = gone
+    suspicion = "the same, edited"
+    if advice.is_mapped:
+        suspects = gone or sent
+        suspicion += ", or one of another map index, moved"
+    if not suspects:
         return
+    before = suspects[0]
+    next_step = advice.restore_or_separate
+    if before.state == "uncertain" and not advice.is_mapped:
+        next_step += advice.settle_if_not_created(before)
     raise FsmInputError(
         f"this task has sent {before} (key '{before.key}'), and {new[0]} (key '{new[0].key}') "
-        f"is new in its input: it may be {suspicion}. Restore it, or start another run, with a "
-        "key for each write; a key of a mapped task needs a database, as state_conn_id"
+        f"is new in its input: it may be {suspicion}. {next_step}"
     )

@@ -10,7 +10,9 @@ A write is an entry of a ledger, in one of four states:
 A rule takes the entry as it is now as its last argument, and returns the entry as it is to be, or
 the same one if the rule does not apply. A ledger applies it in a transaction that has locked the
 entry; ``read_at`` is the time then. Every claim, and whatever a person or a look-up records, sets a
-new ``owner``: whoever has read another owner knows that somebody came between.
+new ``owner``: whoever has read another owner knows that somebody came between. Who asks for the
+change makes the owner, and it was applied if the entry has that owner afterwards, also where the
+transaction was repeated.
 
 Nothing here, or below, imports Airflow.
 """
@@ -20,8 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
-from uuid import uuid4
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.request import ApiRequest
@@ -141,10 +142,25 @@ def new_entry(
 
 
 def as_read(entry: LedgerEntry) -> LedgerEntry:
-    """Return an entry as whoever reads it sees it: ``sending`` past its lease is uncertain."""
+    """Return an entry as whoever reads it sees it.
+
+    ``sending`` past its lease is uncertain, and so is a state of another version.
+    """
     if entry.state == "sending" and entry.lease_until < entry.read_at:
         return replace(entry, state="uncertain", error="no response was recorded")
+    if entry.state not in get_args(State):
+        error = f"its state is '{entry.state}', which this version does not know"
+        return replace(entry, state="uncertain", error=error)
     return entry
+
+
+def as_seen(entry: LedgerEntry, now: int) -> LedgerEntry:
+    """Return an entry that was sent before ``now``; a time ahead of it is of a clock that was fast.
+
+    Its lease keeps its length.
+    """
+    ahead = max(0, entry.sent_at - now)
+    return replace(entry, sent_at=entry.sent_at - ahead, lease_until=entry.lease_until - ahead)
 
 
 def describe_result(entry: LedgerEntry, web_url: str | None) -> str:
@@ -327,23 +343,25 @@ def mark_conflict(after: LedgerEntry, other_key: str, entry: LedgerEntry) -> Led
     """
     if entry.owner != after.owner and entry.state != "free":
         return entry
-    error = (
-        f"job {after.result_id} is that of key '{other_key}' as well: look up both in the service"
-    )
+    error = f"job {after.result_id} is that of key '{other_key}' as well"
     return replace(entry, state="uncertain", error=error)
 
 
 def record_lookup(
-    seen: LedgerEntry, result: JsonObject, rivals: Collection[str], entry: LedgerEntry
+    seen: LedgerEntry,
+    result: JsonObject,
+    rivals: Collection[str],
+    owner: str,
+    entry: LedgerEntry,
 ) -> LedgerEntry:
     """Record what a look-up has found, unless other writes, its rivals, may have made it."""
     if entry.owner != seen.owner or entry.state != "uncertain" or rivals:
         return entry
-    return replace(entry, state="done", owner=uuid4().hex, result=result, error=None)
+    return replace(entry, state="done", owner=owner, result=result, error=None)
 
 
 def settle(
-    seen: LedgerEntry, result: JsonObject | None, note: str, entry: LedgerEntry
+    seen: LedgerEntry, result: JsonObject | None, note: str, owner: str, entry: LedgerEntry
 ) -> LedgerEntry:
     """Record what a person has found out: ``result`` is None if nothing was written."""
     if entry.owner != seen.owner:
@@ -357,16 +375,16 @@ def settle(
         is_allowed = is_uncertain or entry.state == "free"
     if not is_allowed:
         return entry
-    return replace(entry.with_note(note), state=state, owner=uuid4().hex, result=result, error=None)
+    return replace(entry.with_note(note), state=state, owner=owner, result=result, error=None)
 
 
-def forget(seen: LedgerEntry, note: str, entry: LedgerEntry) -> LedgerEntry:
+def forget(seen: LedgerEntry, note: str, owner: str, entry: LedgerEntry) -> LedgerEntry:
     """Have a write that is done sent again."""
     is_under_way = entry.lease_until >= entry.read_at
     if entry.owner != seen.owner or entry.state != "done" or is_under_way:
         return entry
     noted = entry.with_note(f"{seen.kind} {seen.result_id or ''} was {note}")
-    return replace(noted, state="free", owner=uuid4().hex, result=None, error=None)
+    return replace(noted, state="free", owner=owner, result=None, error=None)
 
 
 RULES = (

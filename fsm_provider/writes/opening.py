@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError
+from fsm_provider.writes.advice import LEDGER_CHANGED, SERVICE_CHANGED
 from fsm_provider.writes.task_ledger import NEVER_EXPIRE, TaskLedger
 
 if TYPE_CHECKING:
@@ -93,15 +94,14 @@ def _keep_to_first(store: Any, service: str, registered: dict[str, str]) -> None
         if before != service:
             raise FsmInputError(
                 f"host: earlier attempts of this task have written to {before}, and the connection "
-                f"leads to {service} now. Nothing was sent: restore its host and login, or start "
-                "another run"
+                f"leads to {service} now. Nothing was sent: {SERVICE_CHANGED}"
             )
     if first["id"] != registered["id"]:
         elsewhere = "in another database, or under another airflow_name,"
         where = "in Airflow itself" if first["id"] == IN_AIRFLOW else elsewhere
         raise FsmInputError(
             f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. "
-            "Nothing was sent: restore that, or look in the service and start another run"
+            f"Nothing was sent: {LEDGER_CHANGED}"
         )
     if store is not None and stored is None:
         store.set(FIRST, registered, retention=NEVER_EXPIRE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from fsm_provider.api.validation import JsonObject, pluralize
 from fsm_provider.writes.attempt import MADE, Outcome, WriteAttempt
 
 if TYPE_CHECKING:
+    from fsm_provider.writes.advice import Advice
     from fsm_provider.writes.ledger import LedgerEntry
 
 
@@ -41,17 +41,17 @@ class JobOutcome(TypedDict):
     error: str | None
 
 
-def why_not_made(write: WriteAttempt, stop_reason: str, fsm_conn_id: str) -> errors.FsmError:
+def why_not_made(write: WriteAttempt, stop_reason: str, advice: Advice) -> errors.FsmError:
     """Return the error of a write that is not known to have been made."""
     entry = write.entry
     if entry.state == "done":
         return errors.FsmInputError(
             f"key '{entry.key}' is that of {entry} (id {entry.result_id}), which {entry.sent_by} "
-            f"sent{_to_other_service(write)} at {_sent_at(entry)}. Nothing was sent now: restore "
-            "the input, or use another key"
+            f"sent{_to_other_service(write)} at {_sent_at(entry)}. Nothing was sent now: the input "
+            f"may be the same, edited. {advice.restore_or_separate}"
         )
     if write.outcome == "uncertain":
-        return _uncertain(write, fsm_conn_id)
+        return _uncertain(write, advice)
     if write.error is not None:
         return write.error
     reason = stop_reason or "the task failed before"
@@ -61,7 +61,7 @@ def why_not_made(write: WriteAttempt, stop_reason: str, fsm_conn_id: str) -> err
     return errors.FsmNotSentError(text)
 
 
-def _uncertain(write: WriteAttempt, fsm_conn_id: str) -> errors.FsmError:
+def _uncertain(write: WriteAttempt, advice: Advice) -> errors.FsmError:
     entry = write.entry
     if entry.state == "sending":
         reason = f"it may be under way for another {entry.lease_left:.0f} s"
@@ -82,20 +82,10 @@ def _uncertain(write: WriteAttempt, fsm_conn_id: str) -> errors.FsmError:
         _sent_at(entry),
         {"key": entry.key, **entry.subject},
         getattr(write.error, "body_excerpt", ""),
-        _settle_command(entry, fsm_conn_id),
+        advice.settle_if_uncertain(entry),
     )
     error.__cause__ = write.error
     return error
-
-
-def _settle_command(entry: LedgerEntry, fsm_conn_id: str) -> str:
-    """Return what a person types once it has been looked up."""
-    task = entry.sent_by
-    options = ["--conn-id", fsm_conn_id, "--dag", task.dag_id, "--run", task.run_id, "--why", "..."]
-    key = shlex.quote(entry.key)
-    if entry.key.startswith("-"):
-        key = f"-- {key}"
-    return f"python -m fsm_provider ledger settle {shlex.join(options)} --job-id N {key}"
 
 
 def _to_other_service(write: WriteAttempt) -> str:

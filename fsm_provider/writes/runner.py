@@ -21,6 +21,7 @@ from fsm_provider.api.request import ApiRequest, TimeLimit, clocks
 from fsm_provider.api.retry import RetryState
 from fsm_provider.state.task import Task
 from fsm_provider.writes import ledger as rules
+from fsm_provider.writes.advice import Advice
 from fsm_provider.writes.attempt import MADE, WriteAttempt, check_input
 from fsm_provider.writes.ledger import Change, Ledger, LedgerEntry, describe_result
 from fsm_provider.writes.outcomes import why_not_made
@@ -81,6 +82,8 @@ class Runner:
     def __post_init__(self) -> None:
         self._client = self.hook.client
         self._lease = max(MIN_LEASE, LEASE_TIMEOUTS * self._client.settings.timeout)
+        is_mapped = self.task.map_index >= 0
+        self._advice = Advice(self.hook.fsm_conn_id, is_mapped, self.ledger.is_shared)
         self._ready = deque[WriteAttempt]()
         self._blocked: list[WriteAttempt] = []
         self._in_flight: dict[Future[Any], tuple[WriteAttempt, LedgerEntry]] = {}
@@ -103,8 +106,7 @@ class Runner:
             write.resend_allowed = self.create_uncertain and was_open
         if len(known) < len(self.writes):
             entries = self.ledger.entries_of_task(self.task).values()
-            is_mapped = self.task.map_index >= 0
-            check_input(writes, known, entries, is_mapped, self.ledger.is_shared)
+            check_input(writes, known, entries, self._advice)
 
     def run(self) -> None:
         """Send what is missing; return once nothing is in flight and all is recorded.
@@ -138,7 +140,7 @@ class Runner:
         """Return why a write is not known to have been made; None if it is."""
         if write.outcome in MADE:
             return None
-        return why_not_made(write, self.stop_reason, self.hook.fsm_conn_id)
+        return why_not_made(write, self.stop_reason, self._advice)
 
     # The steps of a run.
 
@@ -246,9 +248,10 @@ class Runner:
         if found_id is None:
             return True
         rivals = self.ledger.rivals_of(entry)
-        change = partial(rules.record_lookup, entry, {"id": found_id}, rivals)
+        owner = uuid4().hex
+        change = partial(rules.record_lookup, entry, {"id": found_id}, rivals, owner)
         write.entry = self.ledger.change({entry.id: change})[entry.id]
-        if write.entry.state == "done":
+        if write.entry.owner == owner:
             logger.info("%s: the look-up found %s", entry, found_id)
         else:
             logger.warning(
@@ -350,13 +353,13 @@ class Runner:
         add_detail = getattr(error, "add_detail", error.add_note)
         for write in writes:
             if write.is_created:
-                made_id = stored_result(write.response).get("id", "")
+                made_id = stored_result(write.response).get("id")
                 text = (
-                    f"{write.entry.kind} {made_id} (key '{write.entry.key}') was made, and cannot "
-                    "be recorded: settle it with that id"
+                    f"{write.entry.kind} {made_id or ''} (key '{write.entry.key}') was made, and "
+                    f"cannot be recorded: {self._advice.settle_as_made(write.entry, made_id)}"
                 )
                 logger.error(text)
-                add_detail(text)
+                add_detail(f"{text}\n")  # a parenthesis may follow
 
     def _count_lost(self, write: WriteAttempt) -> None:
         """Stop after many responses in a row that were lost, or whose id is that of another."""

@@ -24,6 +24,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.state.database import in_transaction, now
 from fsm_provider.state.schema import LEDGER, TASKS
 from fsm_provider.state.task import Task
+from fsm_provider.writes.advice import ROWS_GONE
 from fsm_provider.writes.ledger import (
     ANY_ENTRY,
     Change,
@@ -113,7 +114,7 @@ class SqlLedger:
         is_another = sa.or_(LEDGER.c.scope != self._scope, LEDGER.c.id != entry.id)
         query = sa.select(LEDGER.c.key).where(
             _is_of(entry.service),
-            LEDGER.c.state.in_(("sending", "uncertain")),
+            LEDGER.c.state.not_in(("free", "done")),
             LEDGER.c.lookup_digest == entry.lookup_digest,
             is_another,
         )
@@ -142,7 +143,8 @@ class SqlLedger:
                     changed.append(columns)
             if len(entries) < len(changes):
                 raise FsmInputError(
-                    f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone"
+                    f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone: "
+                    f"{ROWS_GONE}"
                 )
             if changed:
                 connection.execute(_UPDATE, changed)

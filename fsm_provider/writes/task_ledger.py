@@ -17,12 +17,20 @@ from airflow.providers.common.compat.sdk import conf
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.api.validation import JsonObject
 from fsm_provider.state.task import Task
+from fsm_provider.writes.advice import (
+    CHANGED_MEANWHILE,
+    NEWER_VERSION,
+    PAGE_DAMAGED,
+    TASK_IS_AT_WORK,
+)
 from fsm_provider.writes.ledger import (
     ANY_ENTRY,
     Change,
     EntryFilter,
     LedgerEntry,
     Tally,
+    as_read,
+    as_seen,
     mark_conflict,
 )
 
@@ -35,16 +43,8 @@ PAGE_ENTRIES = 64
 """Entries under one key of the store: recording an entry stores its whole page."""
 PAGE = "fsm_writes_"
 """The prefix of the keys of pages, which are numbered from 0."""
-DAMAGED_PAGE = (
-    "task_state_store: the ledger of {task} cannot be read, and nothing was sent: restore a "
-    "backup, or look in the service and start another run"
-)
 PAGE_FORMAT = 1
 """Of a page: ``{"version": 1, "entries": {id: {field: value}}}``, without fields that are empty."""
-NEWER_PAGE = (
-    "task_state_store: the ledger of {task} was written by a newer version of airflow-provider-fsm "
-    "(format {version}): install that version again, or start another run"
-)
 SECONDS_PER_DAY = 86_400
 
 _STORED_FIELDS = tuple(
@@ -59,12 +59,17 @@ class TaskLedger:
     They are read once, when the ledger is opened. Each change goes to the memory first, and then
     to the store, with the page that it is in. It is used in one thread.
 
+    Times are by the clock of the worker that sends. Where it was fast, they are ahead of ``now``.
+
     :param store: ``context["task_state_store"]``; None: nothing is recorded, outside of a task.
+    :param now: milliseconds since 1970: nothing was sent later. None: by the clock of this process.
     """
 
     is_shared = False
 
-    def __init__(self, store: Any, task: Task) -> None:
+    def __init__(self, store: Any, task: Task, now: int | None = None) -> None:
+        if now is None:
+            now = int(time.time() * 1000)
         self._store = store
         self._entries: dict[str, LedgerEntry] = {}
         self._pages: list[JsonObject] = []  # what is stored of each entry, by id
@@ -77,7 +82,7 @@ class TaskLedger:
                 break
             self._pages.append({})
             for entry_id, stored in _entries_in(page, task).items():
-                entry = entry_from(entry_id, stored, task)
+                entry = as_seen(as_read(entry_from(entry_id, stored, task)), now)
                 if entry.state == "sending":
                     entry = replace(entry, state="uncertain", error="no response was recorded")
                 self._page_of[entry_id] = number
@@ -148,10 +153,16 @@ def _entries_in(page: Any, task: Task) -> dict[str, JsonObject]:
     """
     version = page.get("version", PAGE_FORMAT) if isinstance(page, dict) else None
     if isinstance(version, int) and version > PAGE_FORMAT:
-        raise FsmInputError(NEWER_PAGE.format(task=task, version=version))
+        raise FsmInputError(
+            f"task_state_store: the ledger of {task} was written by a newer version of "
+            f"airflow-provider-fsm (format {version}): {NEWER_VERSION}"
+        )
     entries = page.get("entries") if version == PAGE_FORMAT else None
     if not isinstance(entries, dict) or not all(isinstance(e, dict) for e in entries.values()):
-        raise FsmInputError(DAMAGED_PAGE.format(task=task))
+        raise FsmInputError(
+            f"task_state_store: the ledger of {task} cannot be read, and nothing was sent: "
+            f"{PAGE_DAMAGED}"
+        )
     return entries
 
 
@@ -213,10 +224,10 @@ class IdleTaskStore:
         with create_session() as session:
             state = session.scalar(state_of_task)
             if state is not None and state in State.unfinished:
-                raise FsmRefusedError(f"its task is {state}: wait until it has ended")
+                raise FsmRefusedError(f"its task is {state}: {TASK_IS_AT_WORK}")
             changed: Any = session.execute(change)
             if changed.rowcount != 1:
-                raise FsmRefusedError("the ledger has changed meanwhile: look again")
+                raise FsmRefusedError(f"the ledger has changed meanwhile: {CHANGED_MEANWHILE}")
 
 
 def _may_hold(pages: Iterable[_StoredPage], words: Collection[str]) -> bool:
@@ -257,6 +268,7 @@ class AirflowLedgers:
             .order_by(*task_columns)
         )
         names = [_field_text("service", service) for service in services]
+        airflow = conf.get("fsm", "airflow_name", fallback="")
         self._pages_by_task: dict[Task, dict[str, _StoredPage]] = {}
         with create_session() as session:
             if newest is not None:
@@ -266,7 +278,7 @@ class AirflowLedgers:
                 query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
             for row in session.execute(query):
                 if any(name in row.value for name in names):
-                    task = Task(row.dag_id, row.run_id, row.task_id, row.map_index)
+                    task = Task(row.dag_id, row.run_id, row.task_id, row.map_index, airflow)
                     pages = self._pages_by_task.setdefault(task, {})
                     pages[row.key] = _StoredPage(row.id, row.value, row.updated_at)
 
@@ -286,7 +298,8 @@ class AirflowLedgers:
         for task, pages in self._pages_by_task.items():
             if not _may_hold(pages.values(), words):
                 continue
-            ledger = TaskLedger(IdleTaskStore(task, pages), task)
+            stored_at = max(page.stored_at.timestamp() for page in pages.values())
+            ledger = TaskLedger(IdleTaskStore(task, pages), task, int(stored_at * 1000))
             for entry in ledger.entries_of_task(task).values():
                 names = (entry.key, entry.reference, str(entry.result_id or ""))
                 is_named = not text or text in names
@@ -301,8 +314,9 @@ class AirflowLedgers:
         counts = Counter[Tally]()
         if wanted.is_search:
             for _, entry in self.entries(wanted=wanted):
+                task = entry.sent_by
                 day = entry.sent_at // (1000 * SECONDS_PER_DAY)
-                counts[Tally("", entry.sent_by.dag_id, day, entry.state)] += 1
+                counts[Tally(task.airflow, task.dag_id, day, entry.state)] += 1
             return counts
         for task, pages in self._pages_by_task.items():
             for page in pages.values():
@@ -313,7 +327,7 @@ class AirflowLedgers:
                     ("sending", "uncertain"),  # as it is read
                 ):
                     number = page.text.count(_field_text("state", state))
-                    counts[Tally("", task.dag_id, day, state_now)] += number
+                    counts[Tally(task.airflow, task.dag_id, day, state_now)] += number
         return counts
 
 

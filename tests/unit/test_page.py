@@ -195,6 +195,9 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     answer = jo.post(action, {**given, **FOUND, "owner": "another"})
     assert answer.status_code == 409
     assert "has changed meanwhile" in answer.text
+    answer = jo.post(action, {**given, **FOUND, "outcome": "does_not_exist"})
+    assert answer.status_code == 409
+    assert "what does not exist has no id, and 4711 was given: leave it out, or say " in answer.text
 
     settled = jo.post(action, {**given, **FOUND})
 
@@ -382,7 +385,7 @@ def test_what_is_not_there_or_not_meant_is_refused_in_a_word_and_records_nothing
         ({"job_id": ""}, "should be an integer"),
         ({"job_id": "47.11"}, "should be an integer"),
         ({"outcome": "exists"}, "leave it out"),
-        ({"outcome": "does_not_exist"}, "leave it out"),
+        ({"outcome": "does_not_exist"}, "what does not exist has no id, and 4711 was given"),
         ({"outcome": "true"}, "is none of exists_with_id, exists, does_not_exist"),
         ({"why": " "}, "is empty"),
     ):

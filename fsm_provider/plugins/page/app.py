@@ -120,11 +120,11 @@ def settle_write(
 def settlement_from(outcome: str, job_id: str) -> Settlement:
     """Return the choice of a person, which is one of three."""
     parse_choice("outcome", outcome, OUTCOMES)
-    if outcome == "exists_with_id":
-        return Settlement.exists(parse_count("id", job_id))
-    if job_id:
-        raise FsmInputError("id: is for a write that exists, and has one: leave it out")
-    return Settlement.exists(None) if outcome == "exists" else Settlement.does_not_exist()
+    if outcome == "exists" and job_id:
+        raise FsmInputError("id: was given for what has none: leave it out, or choose otherwise")
+    has_id = outcome == "exists_with_id" or job_id
+    result_id = parse_count("id", job_id) if has_id else None
+    return Settlement(outcome != "does_not_exist", result_id)
 
 
 @app.post("/begin", dependencies=MAY_EDIT)

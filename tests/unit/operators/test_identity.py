@@ -309,3 +309,7 @@ def test_outside_of_a_task_nothing_is_recorded_and_a_warning_says_so(
     with pytest.raises(AirflowFailException, match="once_per: 'key' works in a task only"):
         operator(key="order-1", once_per="key").execute({})
     assert len(service.requests) == 2
+    lose(service)
+    with pytest.raises(AirflowFailException, match="may or may not") as caught:
+        execute("PO-3")
+    assert "ledger settle" not in str(caught.value)

@@ -68,6 +68,30 @@ def test_a_refusal_leaves_an_uncertain_write_uncertain(
     assert len(service.jobs) == 1
 
 
+@pytest.mark.usefixtures("short_lease")
+def test_a_lease_is_no_longer_though_the_clock_of_its_sender_was_fast(
+    service, connect, store, monkeypatch
+):
+    """A ledger in a database has that database's clock."""
+    connect(service, max_retries=0)
+    service.fail("POST", "*", faults.Reset(after_handling=True))
+    clock = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: clock() + 3600)
+        with pytest.raises(AirflowFailException):
+            write_job().execute(context_for(store))
+
+    operator = write_job(if_uncertain="create")
+    too_long = threading.Timer(20, operator.on_kill)
+    too_long.start()
+    try:
+        operator.execute(context_for(store, cleared=1))
+    finally:
+        too_long.cancel()
+
+    assert len(service.jobs) == 2
+
+
 class Released(logging.Handler):
     """Lets connections through again, once somebody waits to try again."""
 

@@ -394,7 +394,8 @@ class Model:
         self.name = f"{p}.found"
         others = [self.table[other] for other in put(s.entries, k) if other]
         rivals = [other.key for other in others if other.state in ("sending", "uncertain")]
-        lookup = partial(ledger.record_lookup, self.seen(a.entry), {"id": a.made}, rivals)
+        seen = self.seen(a.entry)
+        lookup = partial(ledger.record_lookup, seen, {"id": a.made}, rivals, self.name)
         after = self.changed(lookup, entry)
         if self.is_taken(s, k, a.made):
             after = entry
@@ -484,9 +485,9 @@ class Model:
         before = self.table[s.entries[k]]
         self.name = f"person {s.persons + len(s.looks)}"
         result = {"id": look.job} if look.job else None
-        change = partial(ledger.settle, seen, result, look.command)
+        change = partial(ledger.settle, seen, result, look.command, self.name)
         if look.command == "forget":
-            change = partial(ledger.forget, seen, "")
+            change = partial(ledger.forget, seen, "", self.name)
         after = self.changed(change, s.entries[k])
         if after == s.entries[k] or (look.job and self.is_taken(s, k, look.job)):
             return s
@@ -573,7 +574,6 @@ class Model:
         self.labels = set()
         named = {"uuid4": lambda: SimpleNamespace(hex=self.name)}
         with ExitStack() as stack:
-            stack.enter_context(patch.multiple(ledger, **named))
             stack.enter_context(patch.multiple(runner, **named, logger=LOG))
             if not self.patient:
                 stack.enter_context(patch.object(ledger.LedgerEntry, "lease_left", 0.0))

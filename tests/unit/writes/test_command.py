@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,6 +16,7 @@ import pytest
 import sqlalchemy
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.commands.cli import main
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.testing import FakeFieldService, faults
@@ -36,7 +39,7 @@ send_request = partial(write_request, **PM_7)
 class AirflowStore(MemoryStateStore):
     """A task's store in Airflow's own database, with its run."""
 
-    def __init__(self):
+    def __init__(self, run_id="run", task_id="task", map_index=-1):
         from airflow.models import DagRun, TaskInstance
         from airflow.models.task_state_store import TaskStateStoreModel
         from airflow.utils.session import create_session
@@ -45,9 +48,11 @@ class AirflowStore(MemoryStateStore):
         self._session = create_session
         self._model = TaskStateStoreModel
         self._task_instance = TaskInstance
-        self._task = {"dag_id": "dag", "run_id": "run", "task_id": "task", "map_index": -1}
+        run = {"dag_id": "dag", "run_id": run_id}
+        self._task = {**run, "task_id": task_id, "map_index": map_index}
         with create_session() as session:
-            run = DagRun(dag_id="dag", run_id="run", run_type="manual", run_after=datetime.now(UTC))
+            stored = session.query(DagRun).filter_by(**run).one_or_none()
+            run = stored or DagRun(**run, run_type="manual", run_after=datetime.now(UTC))
             session.add(run)
             session.flush()
             self._run_id = run.id
@@ -74,12 +79,21 @@ class AirflowStore(MemoryStateStore):
             session.add(self._model(**self._task, **stored))
 
     def _query(self, session, key):
-        return session.query(self._model).filter_by(dag_run_id=self._run_id, key=key)
+        is_of_task = {"dag_run_id": self._run_id, "key": key}
+        for name in ("task_id", "map_index"):
+            is_of_task[name] = self._task[name]
+        return session.query(self._model).filter_by(**is_of_task)
 
     def set_state(self, state):
         """Set the state of the task instance."""
         with self._session() as session:
             session.query(self._task_instance).update({"state": state})
+
+    def pass_time(self, seconds):
+        """Have all that is stored have been stored earlier."""
+        with self._session() as session:
+            for stored in session.query(self._model):
+                stored.updated_at -= timedelta(seconds=seconds)
 
     def remove(self):
         """Remove the run, with all that is of it."""
@@ -148,6 +162,29 @@ def let_leases_end(store):
         connection.execute(LEDGER.update().values(lease_until=LEDGER.c.lease_until - 120_000))
 
 
+class OneSecond(datetime):
+    """A clock that stands still."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2026, 11, 25, 17, 9, 33, tzinfo=tz)
+
+
+def lose_answer_to_commit(monkeypatch, store, number):
+    """Have one COMMIT take place, and its answer be lost."""
+    commits = []
+    dialect = type(store.engine.dialect)
+    do_commit = dialect.do_commit
+
+    def commit(self, connection):
+        do_commit(self, connection)
+        commits.append(connection)
+        if len(commits) == number:
+            raise self.dbapi.OperationalError("database is locked")
+
+    monkeypatch.setattr(dialect, "do_commit", commit)
+
+
 def rows(store):
     query = sqlalchemy.select(LEDGER).order_by(LEDGER.c.sent_at)
     with store.engine.connect() as connection:
@@ -214,8 +251,12 @@ class TestSettle:
         assert code == 1
         assert "'PM-7' was not settled: a request may be on its way for another " in error
         let_leases_end(store)
-        assert run("forget", "PM-7", *WHY) == (1, "", "'PM-7' was not forgotten: it is uncertain\n")
-        assert run("forget", "PM-%", *WHY) == (1, "", "there is no 'PM-%'\n")
+        assert run("forget", "PM-7", *WHY) == (
+            1,
+            "",
+            "'PM-7' was not forgotten: it is uncertain: settle it\n",
+        )
+        assert run("forget", "PM-%", *WHY)[2].startswith("there is no 'PM-%': ")
         assert run("settle", "PM-7", "--not-created", *WHY)[0] == 0
         for cleared in (1, 2):
             create_job().execute(context_for(store, cleared=cleared))
@@ -247,7 +288,8 @@ class TestSettle:
 
         code, _, error = run("settle", "PM-7", *settlement, *WHY)
 
-        assert (code, error) == (1, f"'PM-7' was not settled: it is done, with id {job['id']}\n")
+        assert code == 1
+        assert error.startswith(f"'PM-7' was not settled: it is done, with id {job['id']}: clear ")
         assert rows(store) == before
 
     def test_an_id_of_another_key_is_not_recorded(self, service, store, run):
@@ -257,7 +299,7 @@ class TestSettle:
         code, _, error = run("settle", "PM-7", "--job-id", str(job["id"]), *WHY)
 
         assert code == 1
-        assert error == f"'PM-7' was not settled: job {job['id']} is that of key 'PM-1'\n"
+        assert error.startswith(f"'PM-7' was not settled: job {job['id']} is that of key 'PM-1': ")
         assert states(store) == ["done", "uncertain"]
 
     @pytest.mark.usefixtures("short_lease", "task_is_faster")
@@ -270,6 +312,31 @@ class TestSettle:
         assert error.startswith("'PM-7' was not settled: it is done, with id ")
         assert json.loads(rows(store)[0].result)["id"] == service.jobs[1]["id"]
 
+    @pytest.mark.parametrize("lost", range(1, 6))
+    def test_a_commit_whose_answer_is_lost_is_recognised(
+        self, service, store, run, monkeypatch, lost
+    ):
+        """A command makes fewer than five of them."""
+        for command in (("settle", "PM-7", *ID_4711), ("forget", "PM-7")):
+            if command[0] == "settle":
+                leave_uncertain(service, store, create_job())
+            let_leases_end(store)
+            with monkeypatch.context() as patch:
+                lose_answer_to_commit(patch, store, lost)
+                assert run(*command, *WHY)[0] == 0
+        (row,) = rows(store)
+        assert (row.state, row.note.count("says jo at")) == ("free", 2)
+
+    @pytest.mark.parametrize("option", ["--not-created", "--done"])
+    def test_what_contradicts_itself_is_refused(self, service, store, capsys, option):
+        leave_uncertain(service, store, create_job())
+
+        with pytest.raises(SystemExit):
+            main(["ledger", "settle", "PM-7", *ID_4711, option, *WHY])
+
+        assert f"argument {option}: not allowed with argument --job-id" in capsys.readouterr().err
+        assert states(store) == ["uncertain"]
+
     def test_an_ambiguous_key_is_settled_by_its_run(self, service, store, run):
         for run_id in ("one", "two"):
             leave_uncertain(service, store, create_job(), run_id=run_id)
@@ -277,7 +344,7 @@ class TestSettle:
 
         code, _, error = run(*settle)
         assert code == 1
-        assert "'PM-7' was sent by 2 tasks: narrow it with --dag, --run, --task: " in error
+        assert "'PM-7' was sent by 2 tasks: narrow it with --dag, --run, --task, " in error
         for run_id in ("one", "two"):
             assert f"task task of run {run_id} of DAG dag" in error
         assert states(store) == ["uncertain", "uncertain"]
@@ -426,6 +493,79 @@ class TestConnections:
         )
 
         assert r"PM-\u2603" in listed.stdout
+
+
+class TestInBoth:
+    """In a database, and in Airflow."""
+
+    @pytest.fixture(params=["in a database", pytest.param("in Airflow", marks=STATE_STORE.needed)])
+    def store(self, request, connection_extra, monkeypatch, tmp_path):
+        if request.param == "in a database":
+            made = DatabaseStore(tmp_path)
+            monkeypatch.setenv("AIRFLOW_CONN_LEDGER", made.connection)
+            connection_extra["state_conn_id"] = made.CONN_ID
+            yield made
+            made.engine.dispose()
+            return
+        from airflow.utils.db import initdb
+
+        initdb()
+        made = AirflowStore()
+        yield made
+        made.remove()
+
+    def test_the_second_of_two_settlements_within_a_second_is_refused(
+        self, service, store, run, monkeypatch
+    ):
+        monkeypatch.setattr(admin, "datetime", OneSecond)
+        leave_uncertain(service, store, create_job())
+
+        assert run("settle", "PM-7", *ID_4711, *WHY)[0] == 0
+        code, output, error = run("settle", "PM-7", "--job-id", "4712", *WHY)
+
+        assert (code, output) == (1, "")
+        assert error.startswith("'PM-7' was not settled: it is done, with id 4711: ")
+        assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
+
+    def test_the_second_of_two_who_have_seen_the_same_is_refused(self, service, store, monkeypatch):
+        monkeypatch.setattr(admin, "datetime", OneSecond)
+        leave_uncertain(service, store, create_job())
+        selection = admin.Selection(key="PM-7", sent_by={})
+        with admin.open_ledgers("fsm_default") as ledgers, admin.open_ledgers("fsm_default") as two:
+            of_jo = admin.find_only(ledgers, selection)
+            of_sam = admin.find_only(two, selection)
+            admin.settle(ledgers, of_jo, admin.Settlement(True, 4711), "jo", "looked it up")
+            with pytest.raises(FsmRefusedError, match="'PM-7' was not settled: "):
+                admin.settle(two, of_sam, admin.Settlement(True, 4712), "jo", "looked it up")
+
+        assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
+
+    def test_what_does_not_exist_has_no_id(self):
+        with pytest.raises(FsmRefusedError, match="what does not exist has no id, and 4711 was"):
+            admin.Settlement(False, 4711)
+
+    def test_a_lease_ends_in_time_though_the_clock_of_its_sender_was_fast(
+        self, service, store, run, monkeypatch
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", fast(time.time))
+            leave_uncertain(service, store, create_job())
+
+        refused = run("settle", "PM-7", "--not-created", *WHY)[2]
+        (seconds,) = re.findall(r"on its way for another (\d+) s", refused)
+        assert int(seconds) <= 120
+        if isinstance(store, DatabaseStore):
+            let_leases_end(store)
+        else:
+            store.pass_time(seconds=121)
+        assert run("settle", "PM-7", "--not-created", *WHY)[0] == 0
+        create_job().execute(context_for(store, cleared=1))
+        assert len(service.jobs) == 2
+
+
+def fast(clock):
+    """Return a clock that is an hour fast."""
+    return lambda: clock() + 3600
 
 
 @STATE_STORE.needed

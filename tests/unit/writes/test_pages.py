@@ -97,8 +97,7 @@ def test_a_page_of_a_newer_version_is_refused_in_a_sentence_that_says_what_to_do
 
     assert str(refused.value) == (
         "task_state_store: the ledger of task task of run run of DAG dag was written by a newer "
-        "version of airflow-provider-fsm (format 2): install that version again, or start another "
-        "run"
+        "version of airflow-provider-fsm (format 2): install that version again, and clear the task"
     )
     assert json.dumps(store.kept) == before
     assert len(service.requests) == 1
