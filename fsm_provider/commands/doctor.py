@@ -82,7 +82,7 @@ def _check_receiver(_: str) -> str:
     """Check that deliveries on each route can be told from others, and are wanted."""
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
-    from fsm_provider.plugins.webhooks.config import ReceiverConfiguration
+    from fsm_provider.plugins.webhooks.config import read_routes
     from fsm_provider.plugins.webhooks.settings import SETTINGS_VARIABLE, ReceiverSettings
     from fsm_provider.state.variables import read_variable_in_server
 
@@ -94,7 +94,7 @@ def _check_receiver(_: str) -> str:
     from fsm_provider.plugins.webhooks.events import count_deliveries
 
     ReceiverSettings.parse(text)
-    configs = ReceiverConfiguration().read()
+    configs = read_routes()
     for route, config in configs.items():
         is_secret_missing = config.endpoint.signature != "none" and not config.signing_secrets
         if is_secret_missing or not config.path_tokens:
