@@ -7,7 +7,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from fsm_provider.api.errors import FsmInputError
@@ -50,6 +50,8 @@ class RouteConfig(NamedTuple):
 
 
 Routes = dict[str, RouteConfig]
+Reading = tuple[float, Routes]
+"""When a reading began, and what it has found."""
 Registration = JsonObject
 """What the Variable of a registration holds: ``for`` (its route), ``token``, ``secret``, others."""
 
@@ -67,13 +69,12 @@ class ReceiverConfiguration:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fsm-webhooks-configuration")
-        self._reading = Future[None]()
-        self._reading.set_result(None)
-        self._last_read: tuple[float, Routes] = (-math.inf, {})  # when it began, its result
+        self._reading: asyncio.Future[Reading] | None = None
+        self._last: Reading = (-math.inf, {})
 
     def routes(self) -> Routes | None:
         """Return what was read last; None if that reading began ``MAX_AGE`` ago or earlier."""
-        began, routes = self._last_read
+        began, routes = self._last
         return routes if self._clock() - began < MAX_AGE else None
 
     async def refresh(self, seconds: float) -> None:
@@ -82,20 +83,26 @@ class ReceiverConfiguration:
         :param seconds: how long to wait for it; while an older reading serves, it is
             ``REFRESH_SHARE`` of that.
         """
-        if self._reading.done():
-            began, _ = self._last_read
+        if self._reading is None or self._reading.done():
+            began, _ = self._last
             if self._clock() - began < READ_EVERY:
                 return
-            self._reading = self._thread.submit(self._read)
+            loop = asyncio.get_running_loop()
+            self._reading = loop.run_in_executor(self._thread, self._read)
+            self._reading.add_done_callback(self._on_read)
         if self.routes() is not None:
             seconds *= REFRESH_SHARE
-        await asyncio.wait([asyncio.wrap_future(self._reading)], timeout=seconds)
+        await asyncio.wait([self._reading], timeout=seconds)
 
-    def _read(self) -> None:
+    def _read(self) -> Reading:
         began = self._clock()
-        try:
-            self._last_read = (began, read_routes())
-        except Exception as error:  # noqa: BLE001 - its text may quote a secret
+        return began, read_routes()
+
+    def _on_read(self, reading: asyncio.Future[Reading]) -> None:
+        error = reading.exception()
+        if error is None:
+            self._last = reading.result()
+        else:  # without its text, which may quote a secret
             logger.error("The receiver's settings were not read: %s", type(error).__name__)
 
 
@@ -108,8 +115,6 @@ def read_routes() -> Routes:
         endpoints = ReceiverSettings.parse(text).endpoints
     except FsmInputError as error:
         logger.error("%s; every delivery is refused", error)
-        return {}
-    if not endpoints:
         return {}
     registrations = defaultdict(list)
     for stored in variables_in_server(REGISTRATION_PREFIX):
