@@ -8,7 +8,7 @@ connection names.
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,11 +20,12 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import OWNER, RESET, prefix_for
+from fsm_provider.user_errors import text_of
 
 StoredValues = Mapping[tuple[int, str], Any]
 """What is stored with assets, by the asset's id and the key."""
@@ -35,22 +36,32 @@ class AssetStatus:
     """An asset of completed forms, and what its watcher has stored.
 
     :param dag_ids: the DAGs that it starts.
-    :param prefix: of the keys that are of one service: a connection may lead to another one later.
     :param stored: times, forms by day, and how the watcher fares, some 20 s ago at most.
-    :param no_ledger: why nothing is stored yet, where there is no database for it.
+    :param unread: why that is not known: there is no database yet, or something fails.
     """
 
     asset_id: int
     name: str
     fsm_conn_id: str
     dag_ids: set[str] = field(default_factory=set)
-    prefix: str = ""
     stored: Mapping[str, Any] = field(default_factory=dict)
-    no_ledger: FsmNoLedgerError | None = None
+    unread: Exception | None = None
+
+    @property
+    def prefix(self) -> str:
+        """That of the keys that are of one service: a connection may lead to another one later.
+
+        :raises AirflowNotFoundException: if nobody has defined the connection.
+        """
+        settings = settings_from(read_connection_outside_of_tasks(self.fsm_conn_id))
+        return prefix_for(settings.service)
 
 
 def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
-    """Return the assets of completed forms in DAGs that Airflow has read, by name."""
+    """Return the assets of completed forms in DAGs that Airflow has read, by name.
+
+    What fails for one connection is ``unread`` of its assets, and the others are read.
+    """
     assets = [
         asset
         for asset in _assets_in_dags()
@@ -59,8 +70,8 @@ def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> l
     by_connection = defaultdict(list)
     for asset in assets:
         by_connection[asset.fsm_conn_id].append(asset)
-    for conn_id, of_connection in by_connection.items():
-        _add_what_is_stored(conn_id, of_connection)
+    for of_connection in by_connection.values():
+        _add_what_is_stored(of_connection)
     return assets
 
 
@@ -130,20 +141,18 @@ def _assets_in_dags() -> list[AssetStatus]:
     return list(assets.values())
 
 
-def _add_what_is_stored(conn_id: str, assets: Collection[AssetStatus]) -> None:
+def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
     """Fill in what the watchers of assets of one connection have stored."""
-    settings = settings_from(read_connection_outside_of_tasks(conn_id))
-    prefix = prefix_for(settings.service)
-    progress_key = prefix + WATERMARK
-    values: StoredValues = {}
-    no_ledger = None
     try:
+        progress_key = assets[0].prefix + WATERMARK
         values = read_stored(assets, (OWNER, progress_key))
-    except FsmNoLedgerError as error:
-        no_ledger = error
+    except Exception as error:
+        if text_of(error) is None:
+            raise
+        for asset in assets:
+            asset.unread = error
+        return
     for asset in assets:
-        asset.prefix = prefix
-        asset.no_ledger = no_ledger
         owner = values.get((asset.asset_id, OWNER))
         status = owner[-1] if owner else {}
         progress = values.get((asset.asset_id, progress_key)) or {}

@@ -216,6 +216,9 @@ def dag_of(entry: LedgerEntry) -> str | None:
 def read_assets(user: Any, conn_id: str) -> list[tuple[AssetStatus, bool]]:
     """Return the connection's assets, each with whether the user may set its watermark."""
     assets = asset_admin.watched_assets(fsm_conn_id=conn_id)
+    for asset in assets:
+        if asset.unread and not isinstance(asset.unread, FsmNoLedgerError):
+            raise asset.unread
     return [(asset, may_begin(user, asset)) for asset in assets]
 
 
