@@ -8,7 +8,7 @@ connection names.
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,10 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import conf
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import (
+    AIRFLOW_V_3_0_PLUS,
+    AIRFLOW_V_3_3_PLUS,
+)
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
@@ -36,6 +39,7 @@ class AssetStatus:
     """An asset of completed forms, and what its watcher has stored.
 
     :param dag_ids: the DAGs that it starts.
+    :param is_disputed: those DAGs define it differently: Airflow heeds the one that it read last.
     :param stored: times, forms by day, and how the watcher fares, some 20 s ago at most.
     :param unread: why that is not known: there is no database yet, or something fails.
     """
@@ -44,6 +48,7 @@ class AssetStatus:
     name: str
     fsm_conn_id: str
     dag_ids: set[str] = field(default_factory=set)
+    is_disputed: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
     unread: Exception | None = None
 
@@ -72,6 +77,7 @@ def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> l
         by_connection[asset.fsm_conn_id].append(asset)
     for of_connection in by_connection.values():
         _add_what_is_stored(of_connection)
+    _compare_definitions([asset for asset in assets if len(asset.dag_ids) > 1])
     return assets
 
 
@@ -120,6 +126,8 @@ def sql_store(asset: AssetStatus, *, create: bool) -> SqlAssetStore:
 
 def _assets_in_dags() -> list[AssetStatus]:
     """Return the assets of completed forms, by name, without what is stored with them."""
+    if not AIRFLOW_V_3_0_PLUS:
+        return []
     from airflow.models.asset import AssetModel
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
 
@@ -157,6 +165,28 @@ def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
         status = owner[-1] if owner else {}
         progress = values.get((asset.asset_id, progress_key)) or {}
         asset.stored = {**status, **progress}
+
+
+def _compare_definitions(assets: Collection[AssetStatus]) -> None:
+    """Note which assets their DAGs define differently, by what Airflow has stored of the DAGs."""
+    from airflow.models.serialized_dag import SerializedDagModel
+
+    for asset in assets:
+        dags = SerializedDagModel.get_latest_serialized_dags(dag_ids=list(asset.dag_ids))
+        definitions = set(_definitions_in([dag.data for dag in dags], asset.name))
+        asset.is_disputed = len(definitions) > 1
+
+
+def _definitions_in(serialized: Any, name: str) -> Iterator[str]:
+    """Yield the watchers of each asset of that name in serialized DAGs, as JSON."""
+    match serialized:
+        case {"__type": "asset", "name": found} if found == name:
+            yield json.dumps(serialized.get("watchers"), sort_keys=True)
+        case dict():
+            yield from _definitions_in(list(serialized.values()), name)
+        case list():
+            for value in serialized:
+                yield from _definitions_in(value, name)
 
 
 def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -> StoredValues:
