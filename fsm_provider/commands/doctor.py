@@ -9,9 +9,9 @@ from fsm_provider.commands.cli import parse_conn_id, quiet_airflow
 from fsm_provider.user_errors import text_of
 
 DESCRIPTION = """\
-Check the connection, the service's clock, the ledger, the triggerer, and the receiver of webhooks
-if it is used. Reads only, and needs Airflow's database, as the scheduler does. Exit code: 0 if all
-is well, 1 if something is not."""
+Check the connection, the service's clock, the ledger, the triggerer, the assets of completed forms,
+and the receiver of webhooks if it is used. Reads only, and needs Airflow's database, as the
+scheduler does. Exit code: 0 if all is well, 1 if something is not."""
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -78,11 +78,25 @@ def _check_triggerer(_: str) -> str:
     return f"its last heartbeat was at {job.latest_heartbeat:%F %T} UTC"
 
 
+def _check_assets(fsm_conn_id: str) -> str:
+    from fsm_provider.polling.admin import watched_assets
+
+    assets = watched_assets(fsm_conn_id=fsm_conn_id)
+    for asset in assets:
+        if asset.is_disputed:
+            dag_ids = " and ".join(sorted(asset.dag_ids))
+            raise FsmRefusedError(
+                f"DAGs {dag_ids} define '{asset.name}' differently, and only the definition that "
+                "Airflow read last is watched: import it from one module, or give one another name"
+            )
+    return f"{len(assets)} of completed forms"
+
+
 def _check_receiver(_: str) -> str:
     """Check that deliveries on each route can be told from others, and are wanted."""
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
-    from fsm_provider.plugins.webhooks.config import ReceiverConfiguration
+    from fsm_provider.plugins.webhooks.config import read_routes
     from fsm_provider.plugins.webhooks.settings import SETTINGS_VARIABLE, ReceiverSettings
     from fsm_provider.state.variables import read_variable_in_server
 
@@ -94,7 +108,7 @@ def _check_receiver(_: str) -> str:
     from fsm_provider.plugins.webhooks.events import count_deliveries
 
     ReceiverSettings.parse(text)
-    configs = ReceiverConfiguration().read()
+    configs = read_routes()
     for route, config in configs.items():
         is_secret_missing = config.endpoint.signature != "none" and not config.signing_secrets
         if is_secret_missing or not config.path_tokens:
@@ -115,5 +129,6 @@ CHECKS: dict[str, Callable[[str], str]] = {
     "clock": _check_clock,
     "ledger": _check_ledger,
     "triggerer": _check_triggerer,
+    "assets": _check_assets,
     "receiver": _check_receiver,
 }

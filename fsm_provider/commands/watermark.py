@@ -6,9 +6,10 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fsm_provider.api.errors import FsmRefusedError
+from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 from fsm_provider.api.redaction import printable
 from fsm_provider.commands.cli import SubcommandParser, fail, print_table, quiet_airflow
+from fsm_provider.user_errors import text_of
 
 if TYPE_CHECKING:
     from fsm_provider.polling.admin import AssetStatus
@@ -33,10 +34,12 @@ def _show(options: argparse.Namespace) -> int:
         assets = _find_assets(options.name)
         rows = list(map(_cells_for, assets))
     print_table(HEAD, rows)
-    reasons = {str(asset.no_ledger) for asset in assets if asset.no_ledger}
-    if reasons:
-        return fail(1, "; ".join(sorted(reasons)))
-    return 0
+    failures = [asset.unread for asset in assets if asset.unread]
+    if not failures:
+        return 0
+    is_usable = all(isinstance(failure, FsmNoLedgerError) for failure in failures)
+    reasons = {str(text_of(failure)) for failure in failures}
+    return fail(1 if is_usable else 2, "; ".join(sorted(reasons)))
 
 
 def _set(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ connection names.
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,16 +16,19 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import conf
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import (
+    AIRFLOW_V_3_0_PLUS,
+    AIRFLOW_V_3_3_PLUS,
+)
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
-from fsm_provider.api.settings import Settings
+from fsm_provider.api.errors import FsmInputError
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET, prefix_for
+from fsm_provider.user_errors import text_of
 
 StoredValues = Mapping[tuple[int, str], Any]
 """What is stored with assets, by the asset's id and the key."""
@@ -36,39 +39,49 @@ class AssetStatus:
     """An asset of completed forms, and what its watcher has stored.
 
     :param dag_ids: the DAGs that it starts.
-    :param prefix: of the keys that are of one service: a connection may lead to another one later.
+    :param is_disputed: those DAGs define it differently: Airflow heeds the one that it read last.
     :param stored: times, forms by day, and how the watcher fares, some 20 s ago at most.
-    :param no_ledger: why nothing is stored yet, where there is no database for it.
+    :param unread: why that is not known: there is no database yet, or something fails.
     :param is_claimed: whether a triggerer has ever watched it.
     :param poll_interval: seconds; 0: its configuration is not stored yet.
-    :param is_readable: whether what is stored could be read.
     """
 
     asset_id: int
     name: str
     fsm_conn_id: str
     dag_ids: set[str] = field(default_factory=set)
-    prefix: str = ""
+    is_disputed: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
-    no_ledger: FsmNoLedgerError | None = None
+    unread: Exception | None = None
     is_claimed: bool = False
     poll_interval: float = 0.0
-    is_readable: bool = True
+
+    @property
+    def prefix(self) -> str:
+        """That of the keys that are of one service: a connection may lead to another one later.
+
+        :raises AirflowNotFoundException: if nobody has defined the connection.
+        """
+        settings = settings_from(read_connection_outside_of_tasks(self.fsm_conn_id))
+        return prefix_for(settings.service)
 
 
 def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
-    """Return the assets of completed forms in DAGs that Airflow has read, by name."""
+    """Return the assets of completed forms in DAGs that Airflow has read, by name.
+
+    What fails for one connection is ``unread`` of its assets, and the others are read.
+    """
     assets = [
         asset
-        for asset in assets_in_dags()
+        for asset in _assets_in_dags()
         if name in (None, asset.name) and fsm_conn_id in (None, asset.fsm_conn_id)
     ]
     by_connection = defaultdict(list)
     for asset in assets:
         by_connection[asset.fsm_conn_id].append(asset)
-    for conn_id, of_connection in by_connection.items():
-        settings = settings_from(read_connection_outside_of_tasks(conn_id))
-        add_what_is_stored(settings, of_connection)
+    for of_connection in by_connection.values():
+        _add_what_is_stored(of_connection)
+    _compare_definitions([asset for asset in assets if len(asset.dag_ids) > 1])
     return assets
 
 
@@ -115,8 +128,10 @@ def sql_store(asset: AssetStatus, *, create: bool) -> SqlAssetStore:
     return SqlAssetStore(asset.name, asset.fsm_conn_id, read_connection, create=create)
 
 
-def assets_in_dags() -> list[AssetStatus]:
+def _assets_in_dags() -> list[AssetStatus]:
     """Return the assets of completed forms, by name, without what is stored with them."""
+    if not AIRFLOW_V_3_0_PLUS:
+        return []
     from airflow.models.asset import AssetModel
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
 
@@ -138,19 +153,18 @@ def assets_in_dags() -> list[AssetStatus]:
     return list(assets.values())
 
 
-def add_what_is_stored(settings: Settings, assets: Collection[AssetStatus]) -> None:
+def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
     """Fill in what the watchers of assets of one connection have stored."""
-    prefix = prefix_for(settings.service)
-    progress_key = prefix + WATERMARK
-    values: StoredValues = {}
-    no_ledger = None
     try:
+        progress_key = assets[0].prefix + WATERMARK
         values = read_stored(assets, (OWNER, CONFIGURATION, progress_key))
-    except FsmNoLedgerError as error:
-        no_ledger = error
+    except Exception as error:
+        if text_of(error) is None:
+            raise
+        for asset in assets:
+            asset.unread = error
+        return
     for asset in assets:
-        asset.prefix = prefix
-        asset.no_ledger = no_ledger
         owner = values.get((asset.asset_id, OWNER))
         status = owner[-1] if owner else {}
         config = values.get((asset.asset_id, CONFIGURATION)) or {}
@@ -158,6 +172,28 @@ def add_what_is_stored(settings: Settings, assets: Collection[AssetStatus]) -> N
         asset.poll_interval = config.get("poll_interval", 0.0)
         progress = values.get((asset.asset_id, progress_key)) or {}
         asset.stored = {**status, **progress}
+
+
+def _compare_definitions(assets: Collection[AssetStatus]) -> None:
+    """Note which assets their DAGs define differently, by what Airflow has stored of the DAGs."""
+    from airflow.models.serialized_dag import SerializedDagModel
+
+    for asset in assets:
+        dags = SerializedDagModel.get_latest_serialized_dags(dag_ids=list(asset.dag_ids))
+        definitions = set(_definitions_in([dag.data for dag in dags], asset.name))
+        asset.is_disputed = len(definitions) > 1
+
+
+def _definitions_in(serialized: Any, name: str) -> Iterator[str]:
+    """Yield the watchers of each asset of that name in serialized DAGs, as JSON."""
+    match serialized:
+        case {"__type": "asset", "name": found} if found == name:
+            yield json.dumps(serialized.get("watchers"), sort_keys=True)
+        case dict():
+            yield from _definitions_in(list(serialized.values()), name)
+        case list():
+            for value in serialized:
+                yield from _definitions_in(value, name)
 
 
 def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -> StoredValues:

@@ -28,6 +28,7 @@ from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
 from tests.capabilities import PAGE, STATE_STORE
 from tests.unit.conftest import TOKEN
+from tests.unit.disputed import dags_that_define
 from tests.unit.polling.test_watermarks import store_with
 from tests.unit.state_store import DatabaseStore, context_for
 from tests.unit.writes.operators import write_job
@@ -264,6 +265,33 @@ def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browse
     assert asset(RESET)["time"] == datetime(2026, 1, 5, 8, tzinfo=UTC).timestamp()
     given["asset_id"] = "77"
     assert jo.post("begin", given).status_code == 403
+
+
+@in_a_database
+def test_an_asset_that_two_dags_define_differently_is_shown_with_both(
+    store, browser, tmp_path, monkeypatch
+):
+    from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+    jo = browser("jo")
+    is_authorized = SimpleAuthManager.is_authorized_dag
+
+    def hides_boiler(self, *, details=None, **others):
+        if details is not None and details.id == "boiler":
+            return False
+        return is_authorized(self, details=details, **others)
+
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    with dags_that_define(folder, monkeypatch) as read:
+        read(gas="Gas Safety", boiler="Boiler")
+        shown = words(jo.get())
+        monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", hides_boiler)
+        hidden = words(jo.get())
+
+    assert "DAGs define this asset differently: boiler, gas. Only the definition" in shown
+    assert "DAGs define this asset differently. Only the definition" in hidden
+    assert "boiler" not in hidden
 
 
 @in_a_database

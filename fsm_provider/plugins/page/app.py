@@ -28,12 +28,12 @@ from fsm_provider.plugins.page.reading import (
     NEWEST,
     ROWS,
     View,
+    assets_for,
     dag_of,
     log,
     may_begin,
     or_none,
     property_page,
-    read_assets,
     read_connections,
     read_ledgers,
 )
@@ -149,7 +149,7 @@ def lead_back(query: dict[str, str]) -> Response:
 def render(user: Any, view: View, refused: str = "") -> Response:
     """Return the page, with why something was refused. A section that cannot be read says so."""
     view = view.stripped()
-    assets = or_none(asset_admin.assets_in_dags)
+    assets = or_none(asset_admin.watched_assets)
     listed = set(fsm_conn_ids())
     listed.update(asset.fsm_conn_id for asset in assets or ())
     asked = {view.conn_id} if view.conn_id else listed or {"fsm_default"}
@@ -178,7 +178,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
             sum(ledgers.written[day, state] for state in states) for day in days
         ],
         waits=or_none(lambda: read_waits(user, view)),
-        assets=None if assets is None else read_assets(user, settings, assets),
+        assets=None if assets is None else assets_for(user, view, assets),
         by_day=lambda counts: [counts.get(label, 0) for label in labels],
         deliveries=or_none(lambda: count_deliveries(*settings)),
         time_of=time_of,

@@ -15,7 +15,7 @@ from fsm_provider.api.errors import FsmNoLedgerError
 from fsm_provider.api.settings import Settings, job_page_url
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.plugins.page.access import dags_allowed
-from fsm_provider.polling.admin import AssetStatus, add_what_is_stored
+from fsm_provider.polling.admin import AssetStatus
 from fsm_provider.user_errors import text_of
 from fsm_provider.writes.admin import UNCERTAIN, open_place
 from fsm_provider.writes.ledger import EntryFilter, LedgerEntry, LedgerReader
@@ -179,28 +179,14 @@ def _settled_at(row: Row) -> str:
     return str(times[-1]) if times else ""
 
 
-def read_assets(
-    user: Any, settings: Mapping[str, Settings], assets: Iterable[AssetStatus]
-) -> list[AssetStatus]:
-    """Return the assets of connections, as far as the user may see a DAG that they start.
-
-    Where what a watcher has stored cannot be read, ``is_readable`` of its asset is false.
-    """
-    by_connection = defaultdict(list)
-    for asset in assets:
-        if not asset.dag_ids or dags_allowed("GET", user, asset.dag_ids):
-            by_connection[asset.fsm_conn_id].append(asset)
+def assets_for(user: Any, view: View, assets: Iterable[AssetStatus]) -> list[AssetStatus]:
+    """Return the assets of a connection, as far as the user may see a DAG that they start."""
     shown = []
-    for conn_id, connection in settings.items():
-        theirs = by_connection[conn_id]
-        try:
-            if theirs:
-                add_what_is_stored(connection, theirs)
-        except Exception as error:  # noqa: BLE001 - those of other connections stand
-            log(error)
-            for asset in theirs:
-                asset.is_readable = False
-        shown += theirs
+    for asset in assets:
+        is_wanted = view.conn_id in ("", asset.fsm_conn_id)
+        may_see = not asset.dag_ids or dags_allowed("GET", user, asset.dag_ids)
+        if is_wanted and may_see:
+            shown.append(asset)
     return shown
 
 

@@ -1,12 +1,13 @@
-"""The receiver's settings and secrets, read from Airflow at most once a second."""
+"""The receiver's settings and secrets, which are read from Airflow beside the deliveries."""
 
+import asyncio
 import json
 import logging
 import math
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from fsm_provider.api.errors import FsmInputError
@@ -22,8 +23,16 @@ from fsm_provider.state.variables import read_variable_in_server, variables_in_s
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-MAX_AGE = 1.0
-"""Seconds after which everything is read again, and thus the longest that a rotation takes."""
+READ_EVERY = 1.0
+"""Seconds between the beginnings of two readings, at least."""
+REFRESH_SHARE = 0.25
+"""Of the seconds that a delivery has: what it waits for a reading while an older one serves."""
+MAX_AGE = 600.0
+"""Seconds since a reading began for which it serves, and thus the longest that a rotation takes.
+
+Senders often repeat a delivery after five minutes. That repeat still finds what the first one had
+read.
+"""
 MIN_TOKEN_CHARACTERS = 20
 
 
@@ -41,42 +50,64 @@ class RouteConfig(NamedTuple):
 
 
 Routes = dict[str, RouteConfig]
+Reading = tuple[float, Routes]
+"""When a reading began, and what it has found."""
 Registration = JsonObject
 """What the Variable of a registration holds: ``for`` (its route), ``token``, ``secret``, others."""
 
 
 class ReceiverConfiguration:
-    """What each route accepts, as it was read from Airflow a short time ago.
+    """What each route accepts, as it was last read from Airflow.
 
-    For each delivery, the receiver's event loop calls :meth:`fresh_routes`. Where that returns
-    None, the event loop has one of the receiver's threads call :meth:`read`, which waits for
-    Airflow's database. If several threads call it at once, the first one reads; the others wait
-    for it, and return what it has read.
+    For each delivery, the receiver's event loop awaits :meth:`refresh`, which has a thread read
+    everything again, one reading at a time. :meth:`routes` returns what the last complete reading
+    has found, in any thread and without I/O. A reading that fails is logged, and changes nothing.
 
     :param clock: seconds of a clock that is never set back.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._reading = threading.Lock()
-        self._routes: Routes = {}
-        self._read_at = -math.inf
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="fsm-webhooks-configuration")
+        self._reading: asyncio.Future[Reading] | None = None
+        self._last: Reading = (-math.inf, {})
 
-    def fresh_routes(self) -> Routes | None:
-        """Return what was read less than ``MAX_AGE`` ago, without I/O; None if nothing was."""
-        age = self._clock() - self._read_at
-        return self._routes if age < MAX_AGE else None
+    def routes(self) -> Routes | None:
+        """Return what was read last; None if that reading began ``MAX_AGE`` ago or earlier."""
+        began, routes = self._last
+        return routes if self._clock() - began < MAX_AGE else None
 
-    def read(self) -> Routes:
-        """Return what each route accepts. It may wait for the database: call it in a thread."""
-        with self._reading:
-            if self.fresh_routes() is None:
-                self._routes = _read_routes()
-                self._read_at = self._clock()
-            return self._routes
+    async def refresh(self, seconds: float) -> None:
+        """Have everything read again, unless that was just done.
+
+        :param seconds: how long to wait for it; while an older reading serves, it is
+            ``REFRESH_SHARE`` of that.
+        """
+        if self._reading is None or self._reading.done():
+            began, _ = self._last
+            if self._clock() - began < READ_EVERY:
+                return
+            loop = asyncio.get_running_loop()
+            self._reading = loop.run_in_executor(self._thread, self._read)
+            self._reading.add_done_callback(self._on_read)
+        if self.routes() is not None:
+            seconds *= REFRESH_SHARE
+        await asyncio.wait([self._reading], timeout=seconds)
+
+    def _read(self) -> Reading:
+        began = self._clock()
+        return began, read_routes()
+
+    def _on_read(self, reading: asyncio.Future[Reading]) -> None:
+        error = reading.exception()
+        if error is None:
+            self._last = reading.result()
+        else:  # without its text, which may quote a secret
+            logger.error("The receiver's settings were not read: %s", type(error).__name__)
 
 
-def _read_routes() -> Routes:
+def read_routes() -> Routes:
+    """Return what each route accepts. It waits for Airflow's database and secrets backends."""
     text = read_variable_in_server(SETTINGS_VARIABLE)
     if text is None:
         return {}
@@ -84,8 +115,6 @@ def _read_routes() -> Routes:
         endpoints = ReceiverSettings.parse(text).endpoints
     except FsmInputError as error:
         logger.error("%s; every delivery is refused", error)
-        return {}
-    if not endpoints:
         return {}
     registrations = defaultdict(list)
     for stored in variables_in_server(REGISTRATION_PREFIX):

@@ -11,11 +11,9 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.plugins.webhooks import URL_PREFIX
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-ResultT = TypeVar("ResultT")
 RawHeaders = list[tuple[bytes, bytes]]
 
 MAX_BODY = 1024 * 1024
@@ -57,11 +54,10 @@ MAX_HINT_LENGTH = 200
 class Receiver:
     """Handles ``POST /fsm/webhooks/<connection>/<object>/<path token>``.
 
-    Airflow's API server calls it for each request, on its event loop. The event loop checks the
-    path token and reads the body. One of ``THREADS`` threads verifies the signature and stores the
-    delivery, and before that, at most once a second, reads the settings. The event loop waits for
-    such a thread at most ``response_seconds`` in all; then it answers with HTTP 503, and the
-    thread goes on.
+    Airflow's API server calls it for each request, on its event loop. The event loop has the
+    settings read again, checks the path token, and reads the body. One of ``THREADS`` threads
+    verifies the signature and stores the delivery. The event loop waits for settings and thread at
+    most ``response_seconds`` in all; then it answers with HTTP 503, and the thread goes on.
     """
 
     def __init__(
@@ -86,14 +82,15 @@ class Receiver:
             if scope["method"] != "POST":
                 raise DeliveryRefusedError("method", 405)
             started = time.monotonic()
-            config = await self._find_config(route, path_token)
+            await self._configuration.refresh(self._response_seconds)
+            self._find_config(route, path_token)
             seconds_left = self._response_seconds - (time.monotonic() - started)
             # Not shown before the path token is known: until then it may be any text.
             shown_route = route
             _hide_path(scope, route)
             _refuse_encoded_body(scope["headers"])
             body = await _read_body(receive)
-            await self._store(route, config, scope["headers"], body, within=seconds_left)
+            await self._store(route, path_token, scope["headers"], body, within=seconds_left)
             status = 200
         except DeliveryRefusedError as refusal:
             status = refusal.status
@@ -106,11 +103,11 @@ class Receiver:
             _count("refused", shown_route, "error")
         await _respond(send, status)
 
-    async def _find_config(self, route: str, path_token: str) -> RouteConfig:
+    def _find_config(self, route: str, path_token: str) -> RouteConfig:
         """Return what a route accepts; refuse a path that does not end with one of its tokens."""
-        routes = self._configuration.fresh_routes()
+        routes = self._configuration.routes()
         if routes is None:
-            routes = await self._in_thread(self._configuration.read, within=self._response_seconds)
+            raise DeliveryRefusedError("settings", 503)
         config = routes.get(route)
         # Compare also where the route is unknown, so that the time does not reveal that it is.
         path_tokens = [""] if config is None else config.path_tokens
@@ -120,29 +117,48 @@ class Receiver:
         return config
 
     async def _store(
-        self, route: str, config: RouteConfig, headers: RawHeaders, body: bytes, *, within: float
+        self, route: str, path_token: str, headers: RawHeaders, body: bytes, *, within: float
     ) -> None:
         """Verify a delivery and store it in a thread, in so many seconds, or refuse it."""
+        if self._in_flight >= MAX_IN_FLIGHT:
+            raise DeliveryRefusedError("busy", 503)
+        self._in_flight += 1
         started = time.monotonic()
-        verify_and_record = partial(_verify_and_record, route, config, headers, body)
-        outcome = await self._in_thread(verify_and_record, within=within)
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(
+            self._threads, self._verify_and_record, route, path_token, headers, body
+        )
+        future.add_done_callback(self._on_thread_done)
+        try:
+            outcome = await asyncio.wait_for(asyncio.shield(future), within)
+        except TimeoutError:
+            # The thread goes on. If it stores the delivery after all, the sender's retry is a
+            # repeat.
+            raise DeliveryRefusedError("slow", 503) from None
         if outcome == "no asset":
             raise DeliveryRefusedError("no asset", 503)
         logger.info("Delivery for %s %s in %.3f s", route, outcome, time.monotonic() - started)
         _count(outcome, route)
 
-    async def _in_thread(self, function: Callable[[], ResultT], *, within: float) -> ResultT:
-        if self._in_flight >= MAX_IN_FLIGHT:
-            raise DeliveryRefusedError("busy", 503)
-        self._in_flight += 1
-        future = asyncio.get_running_loop().run_in_executor(self._threads, function)
-        future.add_done_callback(self._on_thread_done)
-        try:
-            return await asyncio.wait_for(asyncio.shield(future), within)
-        except TimeoutError:
-            # The thread goes on. If it stores the delivery after all, the sender's retry is a
-            # repeat.
-            raise DeliveryRefusedError("slow", 503) from None
+    def _verify_and_record(
+        self, route: str, path_token: str, headers: RawHeaders, body: bytes
+    ) -> DeliveryOutcome:
+        """Verify a delivery and store it as an asset event; called in a thread.
+
+        :raises DeliveryRefusedError: if it is not authentic.
+        """
+        config = self._find_config(route, path_token)  # it may have changed as the body came
+        decoded = [
+            (name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers
+        ]
+        delivery = verify(config.endpoint, config.signing_secrets, decoded, body, now=time.time())
+        extra = _hints_in(body)
+        extra["received_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
+        if config.endpoint.keep_body:
+            # As text, which every database and page of Airflow takes, whatever JSON it is.
+            extra["body"] = body.decode(errors="replace").replace("\0", "")
+        fsm_conn_id, watched = route.split("/")
+        return record_delivery(uri_for_records(fsm_conn_id, watched), delivery, extra)
 
     def _on_thread_done(self, future: asyncio.Future[Any]) -> None:
         self._in_flight -= 1
@@ -166,24 +182,6 @@ def _refuse_encoded_body(headers: RawHeaders) -> None:
     for name, value in headers:
         if name == b"content-encoding" and value != b"identity":
             raise DeliveryRefusedError("content encoding", 415)
-
-
-def _verify_and_record(
-    route: str, config: RouteConfig, headers: RawHeaders, body: bytes
-) -> DeliveryOutcome:
-    """Verify a delivery and store it as an asset event; called in a thread.
-
-    :raises DeliveryRefusedError: if it is not authentic.
-    """
-    decoded = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
-    delivery = verify(config.endpoint, config.signing_secrets, decoded, body, now=time.time())
-    extra = _hints_in(body)
-    extra["received_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
-    if config.endpoint.keep_body:
-        # As text, which every database and page of Airflow takes, whatever JSON it is.
-        extra["body"] = body.decode(errors="replace").replace("\0", "")
-    fsm_conn_id, watched = route.split("/")
-    return record_delivery(uri_for_records(fsm_conn_id, watched), delivery, extra)
 
 
 async def _read_body(receive: Receive) -> bytes:

@@ -370,7 +370,7 @@ class TestChanges:
         assert receiver.post(BODY).status_code == 503
         # The token stands in the place of the object: no part of an unknown path is shown.
         assert receiver.post(BODY, url=receiver.url() + "/").status_code == 503
-        assert "A delivery for -/- failed with VariableUnreadableError" in caplog.text
+        assert "The receiver's settings were not read: VariableUnreadableError" in caplog.text
         for record in caplog.records:
             if "fsm" in record.name:
                 assert TOKEN not in record.getMessage()

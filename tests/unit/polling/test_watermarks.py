@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from datetime import datetime
 
 import pytest
@@ -104,6 +105,44 @@ def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
     assert run("show", NAME)[1] == shown[0][1]
     since = datetime.fromisoformat("2026-01-05T08:00:00Z").timestamp()
     assert stored(prefix + RESET)["time"] == since
+
+
+@pytest.fixture
+def ten_more(asset, monkeypatch):
+    """Assets of ten other connections, of which nobody has defined the last."""
+    from airflow.models.asset import AssetActive, AssetModel
+    from airflow.utils.session import create_session
+
+    for number in range(9):
+        connection = os.environ["AIRFLOW_CONN_FSM_DEFAULT"]
+        monkeypatch.setenv(f"AIRFLOW_CONN_TENANT_{number}", connection)
+    with create_session() as session:
+        for number in range(10):
+            uri = f"fsm://tenant_{number}/forms/of_{number}"
+            model = AssetModel(name=f"of_{number}", uri=uri, group="asset")
+            session.add(model)
+            session.flush()
+            session.add(AssetActive.for_asset(model))
+
+
+def test_a_connection_that_nobody_has_defined_keeps_no_other_from_being_shown(ten_more, run):
+    floor = datetime.fromisoformat(DAYS_BEFORE).timestamp()
+    watermark = datetime.fromisoformat(AT).timestamp()
+    for watched in admin.watched_assets():
+        if watched.name != "of_9":
+            progress = {"watermark": watermark, "floor": floor}
+            store_with(watched, watched.prefix + WATERMARK, progress)
+
+    code, output, error = run("show")
+
+    _, *lines = [line.split() for line in output.splitlines()]
+    known = [NAME, *(f"of_{number}" for number in range(9))]
+    assert lines == [*([name, AT, DAYS_BEFORE] for name in known), ["of_9", "-", "-"]]
+    assert code == 2
+    assert error == "The conn_id `tenant_9` isn't defined\n"
+    assert run("set", "of_9", AT)[::2] == (2, error)
+    assert run("set", "of_8", AT)[0] == 0
+    assert run("show", "of_8")[0] == 0
 
 
 @pytest.mark.parametrize(

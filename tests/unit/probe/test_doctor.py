@@ -13,7 +13,10 @@ from fsm_provider.storage import uri_for_records
 from fsm_provider.testing import faults
 from tests.capabilities import ASSETS
 from tests.unit.conftest import TOKEN
+from tests.unit.disputed import dags_that_define
 from tests.unit.plugins.receivers import TOKEN as PATH_TOKEN
+
+PARTS = ["connection", "clock", "ledger", "triggerer", "assets", "receiver"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,7 +83,7 @@ def test_each_part_that_is_well_is_named(doctor):
     code, verdicts = doctor()
 
     assert code == 0
-    assert list(verdicts) == ["connection", "clock", "ledger", "triggerer", "receiver"]
+    assert list(verdicts) == PARTS
     for verdict in verdicts.values():
         assert verdict.split()[0] == "ok"
     file = json.loads(os.environ["AIRFLOW_CONN_LEDGER"])["host"]
@@ -178,5 +181,25 @@ def test_one_part_that_is_not_well_is_named_and_the_others_are_still_checked(
     failed = [name for name, verdict in verdicts.items() if verdict.startswith("FAILED")]
     assert code == 1
     assert failed == [part]
-    assert len(verdicts) == 5
+    assert list(verdicts) == PARTS
     assert says in verdicts[part]
+
+
+@ASSETS.needed
+@pytest.mark.parametrize(
+    ("names", "code", "verdict"),
+    [
+        ("Gas Safety", 0, "ok      1 of completed forms"),
+        ("Boiler", 1, "FAILED  DAGs boiler and gas define 'gas' differently, and only the"),
+    ],
+)
+def test_an_asset_that_two_dags_define_is_named_with_both_if_they_differ(
+    doctor, tmp_path, monkeypatch, names, code, verdict
+):
+    with dags_that_define(tmp_path, monkeypatch) as read:
+        read(gas="Gas Safety", boiler=names)
+
+        ended, verdicts = doctor()
+
+    assert ended == code
+    assert verdicts["assets"].startswith(verdict)

@@ -195,6 +195,25 @@ def states(store):
     return [row.state for row in rows(store)]
 
 
+def test_a_connection_that_nobody_has_defined_keeps_no_other_ledger_from_being_shown(
+    service, store, run, monkeypatch
+):
+    """Ten more connections to the service; an eleventh, which only a DAG names."""
+    for number in range(10):
+        connection = os.environ["AIRFLOW_CONN_FSM_DEFAULT"]
+        monkeypatch.setenv(f"AIRFLOW_CONN_TENANT_{number}", connection)
+    create_job().execute(context_for(store))
+
+    for number in range(10):
+        code, output, _ = run("list", "--conn-id", f"tenant_{number}")
+        assert code == 0
+        assert [line.split()[0] for line in output.splitlines()] == ["key", "PM-7"]
+    code, output, error = run("list", "--conn-id", "tenant_10")
+
+    assert (code, output) == (2, "")
+    assert "The conn_id `tenant_10` isn't defined" in error
+
+
 class TestSettle:
     @pytest.mark.parametrize(
         ("write", "once_per", "found", "result"),

@@ -27,22 +27,44 @@ def find(service):
     return find_existing
 
 
-def test_the_function_of_the_page_finds_the_job(service, connect, store, attempt):
+@pytest.mark.parametrize(("sent", "listed"), [("PO-1", "PO-1 "), ("PO-1 ", "PO-1"), (" 7", 7)])
+def test_the_function_of_the_page_finds_the_job(service, connect, store, attempt, sent, listed):
     connect(service)
     lose(service)
-    listing = {
-        "pagination": {"hasMore": False},
-        "data": [{"id": 4711, "customerReference": "PO-1 "}],
-    }
+    jobs = [{"id": 4710, "customerReference": None}, {"id": 4711, "customerReference": listed}]
+    listing = {"pagination": {"hasMore": False}, "data": jobs}
     service.fail("GET", "/properties/7/jobs", faults.Status(200, body=listing))
+    job = {"customerReference": sent}
+
+    assert attempt(job=job, find_existing=function_of_the_page()) == 4711
+
+
+@pytest.mark.parametrize("job", [{}, {"customerReference": " "}])
+def test_the_function_of_the_page_finds_no_job_without_a_reference(
+    service, connect, store, attempt, job
+):
+    connect(service)
+    lose(service)
+    jobs = [{"id": 4710, "customerReference": ""}, {"id": 4711, "customerReference": None}]
+    listing = {"pagination": {"hasMore": False}, "data": jobs}
+    service.fail("GET", "/properties/7/jobs", faults.Status(200, body=listing), every=True)
+    find = function_of_the_page()
+
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+        attempt(job=job, find_existing=find, if_uncertain="create")
+
+    assert len(service.jobs) == 1
+
+
+def function_of_the_page():
     (block,) = (
         block
         for block in blocks("python", pages=[DOCS / "jobs.md"])
         if "find_existing" in block.text
     )
-    exec(block.text, page := {})
-
-    assert attempt(find_existing=page["find_existing"]) == 4711
+    page = {}
+    exec(block.text, page)
+    return page["find_existing"]
 
 
 @pytest.fixture(params=[write_job, write_jobs])

@@ -1,0 +1,55 @@
+"""DAG files that define one asset, which Airflow reads into its database."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+DagReader = Callable[..., None]
+DAG_FILE = """
+from airflow.sdk import dag
+
+from fsm_provider.assets.forms import completed_forms
+
+
+@dag(schedule=completed_forms("gas", form_names={names!r}), catchup=False)
+def {dag_id}():
+    pass
+
+
+{dag_id}()
+"""
+
+
+@contextmanager
+def dags_that_define(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DagReader]:
+    """Have Airflow read DAGs that the asset ``gas`` starts: by their ids, the asset's forms."""
+    from airflow.models.asset import AssetActive, AssetModel
+    from airflow.models.asset import DagScheduleAssetReference as Scheduled
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.trigger import Trigger
+    from airflow.utils.session import create_session
+
+    classpath = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundle = {"name": "disputed", "classpath": classpath, "kwargs": {"path": str(folder)}}
+    monkeypatch.setenv("AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST", json.dumps([bundle]))
+
+    def read(**names_by_dag_id: str) -> None:
+        from airflow.cli.cli_parser import get_parser
+
+        for dag_id, names in names_by_dag_id.items():
+            text = DAG_FILE.format(dag_id=dag_id, names=names)
+            (folder / f"{dag_id}.py").write_text(text)
+        arguments = get_parser().parse_args(["dags", "reserialize"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the command's module warns of what is not installed
+            arguments.func(arguments)
+
+    yield read
+    with create_session() as session:
+        for table in (Scheduled, AssetActive, AssetModel, DagModel, Trigger, DagBundleModel):
+            session.query(table).delete()
