@@ -13,7 +13,13 @@ from getpass import getuser
 from typing import TYPE_CHECKING
 
 from fsm_provider.api.redaction import printable
-from fsm_provider.commands.cli import SubcommandParser, fail, print_table, quiet_airflow
+from fsm_provider.commands.cli import (
+    ALL_HELP,
+    SubcommandParser,
+    fail,
+    print_table,
+    quiet_airflow,
+)
 from fsm_provider.writes.advice import TASK_OPTIONS
 
 if TYPE_CHECKING:
@@ -25,7 +31,7 @@ Look at the ledger of a connection, and settle what is uncertain in it. The ledg
 database that the connection names as state_conn_id; without one, in the database of Airflow 3.3 or
 newer. Only what was sent to the connection's base URL and account is shown and changed."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "list": ("--uncertain", "--limit 20", "--dag planned --run monday --json"),
+    "list": ("--uncertain", "--uncertain --all", "--limit 20", "--dag planned --run monday --json"),
     "settle": (
         'PM-7 --job-id 4711 --why "found in the service"',
         'PM-8 --not-created --why "not in the service, asked Jo"',
@@ -41,17 +47,51 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
+    if not options.all:
+        entries = _entries_of(options.conn_id, options)
+        return _print_entries(options, HEAD, entries, list(map(_cells_for, entries)))
+    with quiet_airflow():
+        from fsm_provider.hooks.connection import fsm_conn_ids
+        from fsm_provider.user_errors import text_of
+
+        conn_ids = fsm_conn_ids()
+    all_entries = []
+    rows = []
+    failed = 0
+    for conn_id in conn_ids:
+        try:
+            entries = _entries_of(conn_id, options)
+        except Exception as error:
+            text = text_of(error)
+            if text is None:
+                raise
+            failed = fail(2, f"{conn_id}: {text}")
+            continue
+        all_entries += entries
+        rows += [(conn_id, *_cells_for(entry)) for entry in entries]
+    return _print_entries(options, ("connection", *HEAD), all_entries, rows) or failed
+
+
+def _entries_of(conn_id: str, options: argparse.Namespace) -> list[LedgerEntry]:
     with quiet_airflow():
         from fsm_provider.writes import admin
 
-        with admin.open_ledgers(options.conn_id) as ledgers:
+        with admin.open_ledgers(conn_id) as ledgers:
             selected = admin.find(ledgers, _selection_from(options), options.limit)
-    entries = [entry for _, entry in selected]
+    return [entry for _, entry in selected]
+
+
+def _print_entries(
+    options: argparse.Namespace,
+    head: Sequence[str],
+    entries: Sequence[LedgerEntry],
+    rows: Sequence[Sequence[str]],
+) -> int:
     if options.json:
         records = [{**asdict(entry), "result_id": entry.result_id} for entry in entries]
         print(json.dumps(records, indent=2))
     elif entries:
-        print_table(HEAD, map(_cells_for, entries))
+        print_table(head, rows)
     if not entries:
         return fail(1, "nothing was found")
     return 0
@@ -119,6 +159,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         "--limit", type=_positive, metavar="N", help="only the N that were sent last"
     )
     listing.add_argument("--json", action="store_true", help="as JSON, with all that is known")
+    listing.add_argument("--all", action="store_true", help=ALL_HELP)
 
     text = "record what became of a write that is uncertain, after a look into the service"
     settling = parser.subcommand("settle", text, task_options, person_options)
