@@ -30,10 +30,14 @@ MAX_IDLE_BEFORE_WRITE = 1.0  # seconds; a connection that was idle for longer ma
 class Exchange:
     """One request as it is sent, and what is known of it.
 
-    The transport makes it, and sends it once. The connection that sends it sets ``began_at``; the
-    transport sets ``is_confirmed``, which the connection reads before it is used again.
+    The transport makes it, and sends it once. The connection that sends it sets ``began_at`` and
+    ``has_reused_connection``. The transport sets ``may_reuse_connection`` before, and
+    ``is_confirmed`` after, which the connection reads before it is used again.
 
     :param target: path and query, sent as they are, where urllib3 would write ``%2b`` as ``%2B``.
+    :param limit: of the time in which it is sent and its response complete.
+    :ivar may_reuse_connection: it may go over a connection that was used before.
+    :ivar has_reused_connection: it went over such a connection.
     :ivar began_at: since when a byte of it may have been sent, not counting CONNECT; 0 if none.
     :ivar is_confirmed: the response was the expected one.
     """
@@ -42,8 +46,10 @@ class Exchange:
     url: str
     target: str
     headers: Mapping[str, str]
+    limit: TimeLimit
     body: bytes | None = None
-    limit: TimeLimit | None = None
+    may_reuse_connection: bool = True
+    has_reused_connection: bool = False
     began_at: float = 0.0
     is_confirmed: bool = False
 
@@ -93,17 +99,20 @@ class _Response(HTTPResponse):
         super().__init__(sock, *args, **kwargs)
         self._socket = sock
         self._timeout = sock.gettimeout() or math.inf
-        self._limit = current.get().limit
+        self._limit: TimeLimit | None = current.get().limit
         self._has_ended = False
         self.fp.raw.readinto = self._receive  # type: ignore[method-assign]
 
     def _receive(self, buffer: Any) -> int:
-        if self._limit:
-            seconds_left = self._limit.left()
-            if seconds_left <= 0:
-                raise TimeoutError("its time is over")
-            self._socket.settimeout(min(seconds_left, self._timeout))
-        count = self._socket.recv_into(buffer)
+        limit = self._limit
+        if limit:
+            self._socket.settimeout(min(limit.require(), self._timeout))
+        try:
+            count = self._socket.recv_into(buffer)
+        except TimeoutError:
+            if limit:
+                limit.require()
+            raise
         self._has_ended = count == 0
         return count
 
@@ -132,7 +141,7 @@ class Connection(HTTPConnection):
     Before an exchange, a pool asks ``is_connected``: if it is not, urllib3 closes it, and
     ``request`` connects it anew. One thread uses it at a time.
 
-    :ivar latest: the exchange that it has sent last; None if it has sent none.
+    :ivar latest: the exchange that it has sent last; None if none since it was connected.
     """
 
     response_class: type[HTTPResponse] = _Response
@@ -146,23 +155,31 @@ class Connection(HTTPConnection):
             return False
         if latest.is_write and not latest.is_confirmed:
             return False
-        if current.get().is_write:
+        exchange = current.get()
+        if not exchange.may_reuse_connection:
+            return False
+        if exchange.is_write:
             idle = time.monotonic() - latest.began_at
             if idle > MAX_IDLE_BEFORE_WRITE:
                 return False
         return super().is_connected
 
+    def connect(self) -> None:
+        self.latest = None
+        super().connect()
+
     def request(self, method: str, url: str, *args: Any, **kwargs: Any) -> None:
         exchange = current.get()
-        self.latest = exchange
         target = exchange.target
         is_forwarded = self.proxy is not None and self._tunnel_host is None
         if is_forwarded:  # a proxy that reads the request needs all of the URL
             target = before_path(url) + target
         if self.sock is None:
             self.connect()
-        if exchange.limit and exchange.limit.is_too_late():  # connecting may have been suspended
+        if exchange.limit.is_too_late():  # connecting may have been suspended
             raise TimeoutError("the connection was ready too late to send anything")
+        exchange.has_reused_connection = self.latest is not None
+        self.latest = exchange
         exchange.began_at = time.monotonic()
         super().request(method, target, *args, **kwargs)
 

@@ -17,6 +17,7 @@ __all__ = [
     "FsmError",
     "FsmForbiddenError",
     "FsmInputError",
+    "FsmKeyInUseError",
     "FsmNotFoundError",
     "FsmNotPdfError",
     "FsmNotSentError",
@@ -253,7 +254,7 @@ class FsmConnectionEditedError(FsmUnauthorisedError):
 class FsmForbiddenError(_PermanentApiError):
     """403 Forbidden."""
 
-    hint = "the token lacks the permission"
+    hint = "the token lacks the permission, or a proxy or firewall refused the request"
 
 
 class FsmNotFoundError(_PermanentApiError):
@@ -272,6 +273,16 @@ class FsmConflictError(_PermanentApiError):
     """409 Conflict. What was to be written may already exist, through another request."""
 
     hint = "what was to be written may exist already: look it up in the service"
+
+
+class FsmKeyInUseError(FsmApiError):
+    """409 Conflict with Retry-After: an earlier request has the same idempotency key.
+
+    It is still at work, so the write may take effect.
+    """
+
+    may_have_written = True
+    hint = "an earlier request with this idempotency key is still at work"
 
 
 class FsmUnprocessableEntityError(_PermanentApiError):

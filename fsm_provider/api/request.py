@@ -47,6 +47,13 @@ class TimeLimit:
             return self.seconds
         return self._end - time.monotonic()
 
+    def require(self) -> float:
+        """Return the seconds that are left; raise a TimeoutError if there are none."""
+        seconds_left = self.left()
+        if seconds_left <= 0:
+            raise TimeoutError(f"it took more than {self.seconds:g} s")
+        return seconds_left
+
     def is_too_late(self) -> bool:
         """Return whether no request may begin any more, by the clock that has gone further."""
         wall_then, boot_then = self.since

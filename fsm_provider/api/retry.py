@@ -10,6 +10,7 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 REPEATABLE = (
     errors.FsmConnectionError
+    | errors.FsmKeyInUseError
     | errors.FsmRateLimitedError
     | errors.FsmRepeatableWriteError
     | errors.FsmResponseError

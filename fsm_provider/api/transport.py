@@ -4,11 +4,14 @@ It uses requests' adapter without a session: ``.netrc``, which would replace the
 and no redirect is followed. A write may be repeated only if none of its bytes was sent.
 """
 
+import logging
 import os
 import re
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
+from email.utils import mktime_tz, parsedate_tz
 from http.client import BadStatusLine, RemoteDisconnected, UnknownProtocol
 from typing import Any, cast
 from urllib.parse import SplitResult, urlsplit
@@ -18,7 +21,7 @@ from pydantic import SecretStr
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, requote_uri, select_proxy
-from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Retry, Timeout
+from urllib3 import BaseHTTPResponse, HTTPConnectionPool, Timeout
 from urllib3.exceptions import HTTPError, InvalidChunkLength, InvalidHeader, LocationParseError
 
 from fsm_provider import __version__
@@ -33,10 +36,13 @@ from fsm_provider.api.connections import (
     root_cause,
 )
 from fsm_provider.api.metrics import Metrics
+from fsm_provider.api.parsing import warn_once
 from fsm_provider.api.redaction import excerpt, printable, request_id_in
 from fsm_provider.api.request import ApiRequest, TimeLimit
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
 from fsm_provider.api.validation import ResultT, parse_headers
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 USER_AGENT = f"airflow-provider-fsm/{__version__}"
 _CHARSET = re.compile(r"""charset\s*=\s*["']?([^\s"';]+)""", re.IGNORECASE)
@@ -53,6 +59,11 @@ UNREADABLE = (HTTPError, OSError, ValueError, OverflowError, MemoryError)
 The last three are for a body whose length is negative, or larger than any memory.
 """
 MAX_ERROR_BODY = 2**20  # bytes, decoded: more are not read
+RESPONSE_TIMEOUTS = 4
+"""Timeouts of the connection in which a request is sent and its response complete.
+
+It does not count where the caller has a limit of its own: a ledger's lease, a PDF's time.
+"""
 _CHUNK = 2**16  # bytes, decoded, that are read at once
 
 
@@ -61,7 +72,8 @@ class Transport:
 
     A client makes one, and its threads share it. The first request of a process makes the pools of
     connections, and so does the first one after a fork, since the connections there are those of
-    the parent. After ``close``, another request makes new ones.
+    the parent. After ``close``, another request makes new ones. Once no response came over a
+    connection to the service that was used before, each write begins on a new one.
 
     :param throttle: waits until a request to the service may begin.
     :ivar base: the service's base URL, its host as it is sent.
@@ -77,6 +89,7 @@ class Transport:
         self._metrics = metrics
         self._verify = _certificates_for(settings)
         self._timeout = Timeout(connect=settings.timeout, read=settings.timeout)
+        self._may_reuse_for_writes = True
         self._process = 0  # the one whose pools these are
         self._adapters: dict[type[Connection], HTTPAdapter] = {}
         self._service_pool: HTTPConnectionPool | None = None
@@ -101,6 +114,7 @@ class Transport:
         """
         if limit is None:  # else the caller has waited
             self.throttle()
+            limit = TimeLimit(RESPONSE_TIMEOUTS * self._settings.timeout)
         exchange = self._prepare(request, token, limit)
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
@@ -174,8 +188,8 @@ class Transport:
         :param elsewhere: to another place than the service's own scheme, host and port.
         :param public_only: refuse a host whose address is not public.
         """
-        if exchange.limit:
-            exchange.limit.start()
+        exchange.limit.start()
+        exchange.may_reuse_connection = self._may_reuse_for_writes or not exchange.is_write
         status = "none"
         reset_to = current.set(exchange)
         try:
@@ -199,6 +213,16 @@ class Transport:
         finally:
             current.reset(reset_to)
             self._metrics.incr("requests", method=exchange.method, status=status)
+        if exchange.has_reused_connection and not elsewhere:
+            self._may_reuse_for_writes = False
+            warn_once(
+                logger,
+                ("used connection", self._settings.base_url),
+                "%s: no response came over a connection that was used before: writes begin on new "
+                "connections from now on",
+                self._settings.base_url,
+                level=logging.INFO,
+            )
         # Not inside except: urllib3's error holds the token and the URL.
         raise self._error_without_response(exchange, cause)
 
@@ -251,7 +275,7 @@ class Transport:
         )
         return cast(HTTPConnectionPool, pool)
 
-    def _prepare(self, request: ApiRequest, token: SecretStr, limit: TimeLimit | None) -> Exchange:
+    def _prepare(self, request: ApiRequest, token: SecretStr, limit: TimeLimit) -> Exchange:
         """Make the exchange of a request: its URL, and its headers with the token."""
         headers = CaseInsensitiveDict({**_HEADERS, **parse_headers("headers", request.headers)})
         headers["Authorization"] = f"Bearer {token.get_secret_value()}"
@@ -261,7 +285,7 @@ class Transport:
         if request.query:
             target += f"?{request.query}"
         url = f"{self.base.scheme}://{self.base.netloc}{target}"
-        return Exchange(request.method, url, target, headers, request.body, limit)
+        return Exchange(request.method, url, target, headers, limit, request.body)
 
     def incomplete_response(self, error: BaseException) -> errors.FsmResponseError:
         """Make the error for a response that is missing or incomplete, quoting nothing of it."""
@@ -346,9 +370,26 @@ def _to_utf8(body: bytes, content_type: str) -> bytes:
 
 
 def _retry_after(response: BaseHTTPResponse) -> float | None:
-    """Return the seconds that the service asks to wait; None if it does not, or not readably."""
-    try:
-        seconds = Retry().get_retry_after(response)
-    except (TypeError, ValueError, OverflowError, InvalidHeader):
+    """Return the seconds that the service asks to wait; None if it does not, or not readably.
+
+    A date is one of the service's clock, which its Date header shows.
+    """
+    asked = response.headers.get("Retry-After", "").strip()
+    if asked.isdecimal():
+        return min(float(asked), 1e9)
+    until = _http_date(asked)
+    if until is None:
         return None
-    return None if seconds is None else min(seconds, 1e9)
+    now = _http_date(response.headers.get("Date", ""))
+    if now is None:
+        now = time.time()
+    return min(max(until - now, 0.0), 1e9)
+
+
+def _http_date(text: str) -> float | None:
+    """Return the time of an HTTP date, in seconds since 1970; None if it is not readable."""
+    try:
+        parts = parsedate_tz(text)
+        return None if parts is None else float(mktime_tz(parts))
+    except (TypeError, ValueError, OverflowError):
+        return None

@@ -364,7 +364,8 @@ class Runner:
     def _count_lost(self, write: WriteAttempt) -> None:
         """Stop after many responses in a row that were lost, or whose id is that of another."""
         may_have_worked = write.is_lost or write.is_created
-        if write.entry.state == "done":
+        is_at_work = isinstance(write.error, errors.FsmKeyInUseError)
+        if write.entry.state == "done" or is_at_work:
             self._lost_in_a_row = 0
         elif write.entry.state == "uncertain" and may_have_worked:
             self._lost_in_a_row += 1
@@ -431,16 +432,15 @@ class Runner:
 
     def _take_error(self, write: WriteAttempt, claimed: LedgerEntry, error: FsmError) -> Change:
         """Decide whether a write is sent again after an error; return what to record."""
+        has_key = claimed.idempotency_key is not None
+        if has_key:
+            error = error_with_key(error)
         write.error = error
         if error.may_have_written:
             write.is_lost = True
             write.resend_allowed = False  # never twice in one attempt
-            has_key = claimed.idempotency_key is not None
-            if has_key and isinstance(error, FsmUncertainWriteError):
-                # The service recognises it: it may be sent again, whatever became of it.
-                repeatable = errors.FsmRepeatableWriteError(**vars(error))
-                write.error = repeatable
-                write.finished = not self._pause_for_retry(write, repeatable)
+            if has_key:
+                write.finished = not self._pause_for_retry(write, error)
             return partial(rules.record_lost_response, claimed, storable_text(error))
         if isinstance(error, TRANSIENT):
             write.finished = not self._pause_for_retry(write, error)
@@ -449,6 +449,18 @@ class Runner:
         else:
             write.finished = True
         return partial(rules.record_refusal, claimed, storable_text(error))
+
+
+def error_with_key(error: FsmError) -> FsmError:
+    """Return the error of a write that was sent with an idempotency key.
+
+    The service recognises it: it may be sent again, whatever became of it.
+    """
+    if isinstance(error, FsmUncertainWriteError):
+        return errors.FsmRepeatableWriteError(**vars(error))
+    if isinstance(error, errors.FsmConflictError) and error.retry_after is not None:
+        return errors.FsmKeyInUseError(**vars(error))
+    return error
 
 
 def stored_result(response: Any) -> dict[str, Any]:

@@ -416,7 +416,8 @@ TASKS = [
         text='FsmListOperator(task_id="{name}", path="/users")',
         says=(
             "HTTP 403",
-            "the token lacks the permission; connection 'fsm_default'",
+            "the token lacks the permission, or a proxy or firewall refused the request",
+            "connection 'fsm_default'",
         ),
     ),
     Mistake(

@@ -43,6 +43,7 @@ EVERY_ERROR = [
     errors.FsmInputError("job.notes: bad"),
     errors.FsmConnectionEditedError(401, "POST", "/x"),
     errors.FsmConnectionError("refused"),
+    errors.FsmKeyInUseError(409, "POST", "/properties/7/jobs", retry_after=5.0),
     errors.FsmNoLedgerError("connection 'ledger'", "sqlite:////data/ledger.db"),
     errors.FsmNotSentError("the task was stopped"),
     errors.FsmRefusedError("its task is running"),

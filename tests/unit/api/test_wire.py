@@ -7,7 +7,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 import pytest
 
@@ -16,6 +19,7 @@ from fsm_provider.api import (
     FsmClient,
     FsmConnectionError,
     FsmError,
+    FsmForbiddenError,
     FsmInputError,
     FsmResponseError,
     FsmUncertainWriteError,
@@ -364,6 +368,207 @@ def test_writes_that_follow_each_other_share_a_connection(serve, connect, idle_c
         idle_clock.now += 0.9
 
     assert {request.connection for request in server.requests} == {1}
+
+
+def close_behind_each_response(connection: socket.socket, request: Request, number: int) -> None:
+    connection.sendall(job(number))
+    connection.close()
+
+
+class DropsUsedConnections:
+    """Answers the first request of each connection, and drops it with the second.
+
+    That is a close behind each response of which no client can know before it has sent.
+    """
+
+    def __init__(self) -> None:
+        self._used: set[int] = set()
+
+    def __call__(self, connection: socket.socket, request: Request, number: int) -> None:
+        if request.connection in self._used:
+            connection.close()
+            return
+        self._used.add(request.connection)
+        is_read = request.line.startswith("GET")
+        connection.sendall(http(200, EMPTY_PAGE) if is_read else job(number))
+
+
+@pytest.mark.parametrize(
+    "make_respond",
+    [lambda: close_behind_each_response, DropsUsedConnections],
+    ids=["at once", "with the next request"],
+)
+@pytest.mark.parametrize("threads", [1, 8])
+def test_as_many_writes_as_were_in_flight_are_lost_to_a_service_that_closes_connections(
+    serve, connect, caplog, threads, make_respond
+):
+    caplog.set_level("INFO")
+    server = serve(make_respond())
+    client = connect(server)
+
+    def is_certain(_: int) -> bool:
+        with suppress(FsmUncertainWriteError):
+            client.create_job(7, {})
+            return True
+        return False
+
+    with ThreadPoolExecutor(threads) as pool:
+        lost = list(pool.map(is_certain, range(60))).count(False)
+
+    assert lost <= threads
+    assert len(server.requests) <= 60  # none was sent again
+    assert caplog.text.count("writes begin on new connections from now on") == min(lost, 1)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_a_read_that_is_lost_on_a_used_connection_lets_no_write_begin_on_one(
+    serve, connect, tls_context, tls
+):
+    server = serve(DropsUsedConnections(), tls=tls_context if tls else None)
+    client = connect(server)
+
+    client.create_job(7, {})
+    assert list(client.list_forms()) == []  # at its second attempt
+    for _ in range(3):
+        client.create_job(7, {})
+
+    jobs = [request for request in server.requests if request.line.startswith("POST")]
+    assert len({request.connection for request in jobs}) == len(jobs) == 4
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_writes_share_a_connection_after_one_was_lost_on_a_new_connection(
+    serve, connect, tls_context, idle_clock, tls
+):
+    def respond(connection: socket.socket, request: Request, number: int) -> None:
+        if number == 2:
+            connection.close()
+        else:
+            connection.sendall(job(number))
+
+    server = serve(respond, tls=tls_context if tls else None)
+    client = connect(server)
+
+    client.create_job(7, {})
+    idle_clock.now += 1.5
+    with pytest.raises(FsmUncertainWriteError):
+        client.create_job(7, {})
+    for _ in range(3):
+        client.create_job(7, {})
+
+    assert [request.connection for request in server.requests] == [1, 2, 3, 3, 3]
+
+
+def test_reads_keep_their_connection_where_writes_begin_on_new_ones(serve, connect):
+    def respond(connection: socket.socket, request: Request, number: int) -> None:
+        if number == 2:
+            connection.close()
+        elif request.line.startswith("GET"):
+            connection.sendall(http(200, EMPTY_PAGE))
+        else:
+            connection.sendall(job(number))
+
+    server = serve(respond)
+    client = connect(server)
+
+    client.create_job(7, {})
+    with pytest.raises(FsmUncertainWriteError):
+        client.create_job(7, {})
+    client.create_job(7, {})
+    for _ in range(3):
+        list(client.list_forms())
+
+    assert [request.connection for request in server.requests] == [1, 1, 2, 2, 2, 2]
+
+
+TRICKLED = {
+    "in its head": (b"", b"HTTP/1.1 200 " + b"x" * 99),
+    "in its body": (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n", b" " * 99),
+    "in chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 16),
+    "in interim responses": (b"", INTERIM["102"] * 4),
+}
+
+
+def trickle(head: bytes, rest: bytes) -> Respond:
+    """Send the rest byte by byte, ten in a second."""
+
+    def respond(connection: socket.socket, request: Request, number: int) -> None:
+        connection.sendall(head)
+        for byte in rest:
+            connection.sendall(bytes([byte]))
+            time.sleep(0.1)
+
+    return respond
+
+
+@pytest.mark.parametrize("parts", TRICKLED.values(), ids=TRICKLED)
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_a_response_that_trickles_ends_at_four_timeouts(serve, connect, tls_context, parts, tls):
+    server = serve(trickle(*parts), tls=tls_context if tls else None)
+    client = connect(server, timeout=0.3, max_retries=0)
+    limit = r"it took more than 1\.2 s \(timeout 0\.3 s\)"
+    started_at = time.monotonic()
+
+    with pytest.raises(FsmResponseError, match=limit):
+        list(client.list_forms())
+    assert 1 < time.monotonic() - started_at < 3
+    with pytest.raises(FsmUncertainWriteError, match=limit):
+        client.create_job(7, {})
+    assert len(server.requests) == 2
+
+
+def test_a_read_whose_response_trickles_is_repeated(serve, connect, caplog):
+    trickle_page = trickle(b"", http(200, EMPTY_PAGE))
+
+    def respond(connection: socket.socket, request: Request, number: int) -> None:
+        if number == 1:
+            trickle_page(connection, request, number)
+        else:
+            connection.sendall(http(200, EMPTY_PAGE))
+
+    client = connect(serve(respond), timeout=0.3)
+
+    assert list(client.list_forms()) == []
+    assert "it took more than 1.2 s (timeout 0.3 s); trying again" in caplog.text
+
+
+@pytest.mark.parametrize("fast", [0, 3], ids=["the clocks agree", "the service's is fast"])
+@pytest.mark.parametrize("has_date", [True, False])
+def test_a_retry_after_that_is_a_date_is_one_of_the_services_clock(serve, connect, fast, has_date):
+    now = datetime.now(UTC) + timedelta(hours=fast)
+    until = format_datetime(now + timedelta(seconds=20), usegmt=True)
+    headers = [f"Retry-After: {until}"]
+    if has_date:
+        headers.append(f"Date: {format_datetime(now, usegmt=True)}")
+    server = serve(send_once(http(429, b"", *headers), then=http(200, EMPTY_PAGE)))
+    waits: list[float] = []
+    client = connect(server, sleep=waits.append)
+
+    if fast and not has_date:  # three hours are more than a request waits
+        with pytest.raises(FsmApiError, match="the service asks to wait 108"):
+            list(client.list_forms())
+        return
+    assert list(client.list_forms()) == []
+    [wait] = waits
+    assert wait == 20 if has_date else 18 < wait <= 20
+
+
+FORBIDDEN = {
+    "by the service": http(403, {"message": "no"}, "Content-Type: application/json"),
+    "by a proxy": http(403, b"<html>Blocked</html>", "Content-Type: text/html", "Via: 1.1 squid"),
+    "by whom nobody knows": http(403),
+}
+
+
+@pytest.mark.parametrize("forbidden", FORBIDDEN.values(), ids=FORBIDDEN)
+def test_a_403_says_no_more_than_is_known(serve, connect, forbidden):
+    client = connect(serve(send_always(forbidden)))
+
+    with pytest.raises(
+        FsmForbiddenError,
+        match="; the token lacks the permission, or a proxy or firewall refused the request",
+    ):
+        client.request("GET", "/forms")
 
 
 REFUSED_TUNNELS = {

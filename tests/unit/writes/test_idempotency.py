@@ -7,19 +7,22 @@ import signal
 import threading
 from contextlib import suppress
 from functools import partial
+from time import monotonic
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmError, retry
 from fsm_provider.operators.generic import FsmRequestOperator
+from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.writes import runner
 from fsm_provider.writes.task_ledger import PAGE
 from tests.unit.state_store import IN_AIRFLOW, DatabaseStore, context_for
 from tests.unit.supervisor import supervised
-from tests.unit.writes.operators import attempt_of, lose, write_job, write_jobs, write_request
+from tests.unit.writes.operators import JOB, attempt_of, lose, write_job, write_jobs, write_request
 
 HEADER = "Idempotency-Key"
 PATH = "/properties/7/jobs"
@@ -181,6 +184,69 @@ def test_a_repeat_that_is_refused_leaves_it_uncertain(service, connect, store, a
     assert len(service.jobs) == len(set(keys(service))) == 1
 
 
+AT_WORK = faults.Status(409, retry_after=1)
+
+
+@pytest.mark.parametrize("write", [write_job, write_jobs, write_request])
+def test_a_write_that_is_still_at_work_is_repeated_with_its_key_after_the_time_that_is_asked_for(
+    service, connect, store, write
+):
+    connect(service)
+    lose(service, call=1)
+    service.fail("POST", PATH, AT_WORK, call=2)
+    started_at = monotonic()
+
+    job_id = attempt_of(write, store)
+
+    assert monotonic() - started_at >= 1
+    assert [job_id] == [job["id"] for job in service.jobs]
+    assert len(keys(service)) == 3
+    assert len(set(keys(service))) == 1
+
+
+def test_a_write_that_stays_at_work_is_uncertain_and_left_to_a_retry_of_the_task(
+    service, connect, store, attempt
+):
+    connect(service, max_retries=1)
+    service.fail("POST", PATH, AT_WORK, every=True)
+
+    said = r"may or may not have taken effect: .* still at work; the service asks to wait 1 s"
+    with pytest.raises(Exception, match=said) as failure:
+        attempt()
+    assert "may be repeated by the next attempt" in str(failure.value)
+    assert not isinstance(failure.value, AirflowFailException)
+    assert len(keys(service)) == 2
+
+    service.clear_faults()
+    assert attempt() == service.jobs[0]["id"]
+    assert len(service.jobs) == len(set(keys(service))) == 1
+
+
+def test_writes_that_are_at_work_are_no_service_that_is_down(service, connect, store, monkeypatch):
+    monkeypatch.setattr(runner, "MAX_LOST_IN_A_ROW", 3)
+    connect(service)
+    lose(service, calls=(1, 2))
+    service.fail("POST", "*", faults.Status(409, retry_after=0), calls=(3, 4))
+    jobs = [{"property_id": 7, "job": JOB, "key": key} for key in ("one", "two")]
+    operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=2)
+
+    outcomes = operator.execute(context_for(store))
+
+    assert [outcome["outcome"] for outcome in outcomes] == ["created", "created"]
+    assert len(service.jobs) == len(set(keys(service))) == 2
+
+
+@pytest.mark.parametrize("header", [None, HEADER], ids=["no key", "no Retry-After"])
+def test_any_other_conflict_is_a_refusal(service, connect, store, attempt, header):
+    connect(service, idempotency_header=header)
+    conflict = AT_WORK if header is None else faults.Status(409)
+    service.fail("POST", PATH, conflict, every=True)
+
+    with pytest.raises(AirflowFailException, match="HTTP 409; what was to be written may exist"):
+        attempt()
+    assert len(keys(service)) == 1
+
+
 @pytest.mark.usefixtures("left_uncertain")
 @pytest.mark.parametrize("options", [{}, {"if_uncertain": "create"}])
 def test_a_draft_that_was_changed_while_it_is_uncertain_is_not_sent(service, attempt, options):
@@ -252,6 +318,22 @@ def test_a_registration_is_repeated_and_its_secret_stored(service, connect, stor
     ]
     assert len(keys(service)) == 2
     assert len(set(keys(service))) == 1
+
+
+def test_a_registration_that_is_not_as_requested_is_not_repeated(service, connect, store):
+    connect(service)
+    other = faults.Rewrite(lambda webhook: {**webhook, "eventTypes": ["jobs.closed"]})
+    service.fail("POST", "/settings/webhooks", other, every=True)
+    operator = FsmRegisterWebhookOperator(
+        task_id="task",
+        object="jobs",
+        event_types="jobs.created",
+        target_url="https://example.com/hook",
+    )
+
+    with supervised(), pytest.raises(AirflowFailException, match="webhook 1 was not registered"):
+        operator.execute(context_for(store))
+    assert len(keys(service)) == 1
 
 
 @IN_AIRFLOW
