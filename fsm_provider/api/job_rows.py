@@ -17,8 +17,10 @@ from fsm_provider.api.validation import (
     INTEGER_AS_FLOAT,
     NOTHING,
     JsonObject,
+    canonical_id,
     parse_params,
     pluralize,
+    visible_text,
 )
 
 MAX_DECIMALS = 6  # of a float that somebody may have written; 0.1 + 0.2 has more
@@ -32,24 +34,28 @@ KEY: Field = ("key",)
 PROPERTY: Field = ("property_id",)
 NOTES: Field = ("job", "notes")
 PRIORITY: Field = ("job", "priority")
+REFERENCE: Field = ("job", "customerReference")
 ANY_JSON: tuple[Field, ...] = (("job", "skills"), ("job", EXTRA_FIELDS))
 """Fields, or the objects that hold them, whose values may be any JSON."""
 
 _NO_VALUE = {word.casefold() for word in (*NOTHING, "N/A", "NA")}
 _SPREADSHEET_ERROR = re.compile(r"#(N/A|[A-Z0-9/_]+[!?]|##+)")
+# By which a table keeps Excel from taking a text for a number.
+_TEXT_FORMULA = re.compile('="((?:[^"]|"")*)"')
 # A number in scientific notation.
 _SHORTENED = re.compile(r"[+-]?[0-9]+([.,][0-9]+)?E\+[0-9]+", re.IGNORECASE)
 
 
 def jobs_from_rows(
-    rows: Any, *, key: str, property_id: str, map: Mapping[str, str]
+    rows: Any, *, key: str, property_id: str, map: Mapping[str, str], start: int = 1
 ) -> list[JsonObject]:
     """Make jobs of the rows of a table.
 
     They are for :class:`~fsm_provider.operators.jobs.FsmCreateJobsOperator`. ``7.0`` is the
-    integer 7, and a field whose cell is empty, NaN or a text such as ``None`` is not sent. Refused
-    are a date, a float that is not exact, a number that a spreadsheet has shortened (``1E+05``), an
-    error such as ``#N/A``, a column that the table has twice, and a quote in CSV that stays open.
+    integer 7, ``="007"`` the text ``007``, and a field whose cell is empty, NaN or a text such as
+    ``None`` is not sent. Rows without any value at the end are ignored. Refused are a date, a float
+    that is not exact, a number that a spreadsheet has shortened (``1E+05``), an error such as
+    ``#N/A``, a column that the table has twice, and a quote in CSV that stays open.
 
     :param rows: mappings from column to cell, such as a ``csv.DictReader`` or rows of a database;
         or a DataFrame of pandas or Polars, whose index is no column.
@@ -57,19 +63,23 @@ def jobs_from_rows(
     :param property_id: the column of the property's identifier.
     :param map: the column of each field of the job; the field by the service's name
         (``customerReference``), in snake_case, or as ``extra_fields.<name>``.
+    :param start: the number of the first row after the header, for messages.
     :return: ``{"property_id": ..., "job": {...}, "key": ...}`` for each row, in order.
-    :raises FsmInputError: a ``ValueError`` with a line for each wrong row, counted from 1 without
-        the header, with its key; all are checked.
+    :raises FsmInputError: a ``ValueError`` with a line for each wrong row, with its number and its
+        key; all are checked.
     """
     columns = _columns_by_field(key, property_id, map)
     jobs = []
     problems = []
     first_rows: dict[str, int] = {}
-    for number, row in enumerate(_mappings(rows, columns.values()), 1):
+    mappings = list(_mappings(rows, columns.values(), start))
+    while mappings and _is_blank(mappings[-1]):
+        mappings.pop()
+    for number, row in enumerate(mappings, start):
         job, problems_of_row = _job_from(row, columns)
         job_key = job.get("key")
         if job_key is not None:
-            first = first_rows.setdefault(job_key, number)
+            first = first_rows.setdefault(visible_text(job_key), number)
             if first != number:
                 problems_of_row.append(f"{key}: is the same as in row {first}")
         if problems_of_row:
@@ -107,7 +117,7 @@ def _field_named(name: Any, column: Any) -> Field:
     raise FsmInputError(f"map: a job has no field '{name}'; {advice}")
 
 
-def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
+def _mappings(rows: Any, columns: Collection[str], start: int) -> Iterator[Any]:
     """Yield the rows of a table as mappings, once it is known that it has the wanted columns.
 
     :raises FsmInputError: if it is no such table, or a row of it is no mapping.
@@ -124,7 +134,7 @@ def _mappings(rows: Any, columns: Collection[str]) -> Iterator[Any]:
         if problem:
             raise FsmInputError(f"rows: {problem}")
     lines_read = getattr(rows, "line_num", 0)  # those of the header of a csv.DictReader
-    for number, row in enumerate(read(), 1):
+    for number, row in enumerate(read(), start):
         if not hasattr(row, "keys"):
             raise FsmInputError(
                 f"rows: row {number} of the {type(rows).__name__} should be a mapping, "
@@ -182,6 +192,11 @@ def _problem_of_columns(names: Collection[Any], columns: Collection[str]) -> str
     return None
 
 
+def _is_blank(row: Any) -> bool:
+    names = list(row.keys())
+    return not any(_text_of(row[name]) for name in names)
+
+
 def _trimmed(column: Any) -> Any:
     """Return a column's name without the blanks and the byte order mark of a CSV file."""
     return column.lstrip("\ufeff").strip() if isinstance(column, str) else column
@@ -229,13 +244,14 @@ def _value(cell: Any, field: Field) -> Any:
     is_numpy_scalar = kind in ("b", "i", "u", "f") and cell.shape == ()  # a number or boolean
     if is_numpy_scalar:
         cell = cell.item()
-    # str() of a member of an enum is its name.
-    text = str.strip(cell) if isinstance(cell, str) else str(cell).strip()
-    if not text or text in NOTHING:
+    text = _text_of(cell)
+    if not text:
         return None
     if isinstance(cell, float | Decimal):
         cell = _exact_number(cell)
         text = str(cell)
+        if field == REFERENCE:  # as the key, which may be of the same column
+            return canonical_id(text)
     if type(cell) is int:
         return str(cell) if field in (KEY, NOTES, PRIORITY) else cell
     if isinstance(cell, str):
@@ -244,6 +260,16 @@ def _value(cell: Any, field: Field) -> Any:
         return cell
     hint = ": give its isoformat()" if hasattr(cell, "isoformat") else ""
     raise FsmInputError(f"should be text or a number, not {type(cell).__name__}{hint}")
+
+
+def _text_of(cell: Any) -> str:
+    """Return a cell's text without the blanks around it; empty if the cell has no value."""
+    # str() of a member of an enum is its name.
+    text = str.strip(cell) if isinstance(cell, str) else str(cell).strip()
+    formula = _TEXT_FORMULA.fullmatch(text)
+    if formula:
+        text = formula[1].replace('""', '"').strip()
+    return "" if text in NOTHING else text
 
 
 def _exact_number(number: float | Decimal) -> int | str:

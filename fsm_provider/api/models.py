@@ -25,6 +25,8 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from fsm_provider.api.validation import parse_integer
+
 _ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
 
 
@@ -36,10 +38,6 @@ def wire_name(attribute: str) -> str:
     for word in rest:
         name += _ACRONYMS.get(word, word.capitalize())
     return name
-
-
-def _text_like(pattern: str) -> CoreSchema:
-    return core_schema.str_schema(pattern=pattern, strict=True, coerce_numbers_to_str=False)
 
 
 def _either(expected: str, likely: CoreSchema, other: CoreSchema) -> GetPydanticSchema:
@@ -58,15 +56,21 @@ def _either(expected: str, likely: CoreSchema, other: CoreSchema) -> GetPydantic
     return GetPydanticSchema(check_and_convert)
 
 
-_INTEGER = _either("an integer", core_schema.int_schema(strict=True), _text_like("^-?[0-9]+$"))
+_INTEGER = _either(
+    "an integer",
+    core_schema.int_schema(strict=True),
+    core_schema.no_info_plain_validator_function(parse_integer),
+)
 _TIME = _either(
     "an ISO 8601 time",
-    _text_like("^[0-9]{4}(-[0-9]{2}){2}."),
+    core_schema.str_schema(
+        pattern="^[0-9]{4}(-[0-9]{2}){2}.", strict=True, coerce_numbers_to_str=False
+    ),
     core_schema.is_instance_schema(datetime),
 )
 # Any value is dumped as it is: pydantic would dump true in place of an integer as 1.
 Integer = Annotated[SerializeAsAny[int], _INTEGER]
-"""An integer, or its digits as text."""
+"""An integer, in any of the spellings of an identifier."""
 Timestamp = Annotated[SerializeAsAny[AwareDatetime], _TIME]
 """A time with a zone, as a ``datetime`` or as ISO 8601 text."""
 

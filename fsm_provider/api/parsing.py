@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails, from_json, to_json
 
 from fsm_provider.api.errors import IF_NO_FORMS, FsmResponseError
 from fsm_provider.api.models import Page, Record, RecordT, wire_name
-from fsm_provider.api.validation import SURROGATE
+from fsm_provider.api.validation import SURROGATE, shown
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def parse_json(body: bytes) -> Any:
         )
         return value
     # Not inside except: the error before it holds the body.
-    raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON: {problem}")
+    raise FsmResponseError(f"the body ({len(body)} bytes) is not JSON that can be read: {problem}")
 
 
 def _parse_invalid_json(body: bytes) -> Any:
@@ -144,7 +144,10 @@ def _check_usable(problem: ErrorDetails, model: type[Record], where: str) -> Non
     for attribute, field in model.model_fields.items():
         name = wire_name(attribute)
         if field.is_required() and location[0] == name:
-            raise FsmResponseError(f"{where} has no usable '{name}': {problem['msg']}")
+            value = problem["input"]
+            is_single = isinstance(value, str | int | float)
+            found = f", not {shown(value)}" if is_single else ""
+            raise FsmResponseError(f"{where} has no usable '{name}': {problem['msg']}{found}")
 
 
 def _warn_of_value(problem: ErrorDetails, path: Path, model: type[Record]) -> None:

@@ -51,8 +51,7 @@ class _Payload(BaseModel):
 
 
 def _integer_to_text(value: Any) -> Any:
-    if value in validation.NOTHING:
-        raise ValueError(validation.FOUND_NOTHING.format(value))
+    validation.refuse_none("", value, as_word=True)
     return str(value) if type(value) is int else value
 
 
@@ -154,10 +153,15 @@ class JobRequest(_Payload):
 
     property_id: Annotated[int | str, BeforeValidator(partial(validation.parse_identifier, ""))]
     job: JobCreate
-    key: Annotated[TextID, StringConstraints(min_length=1, strip_whitespace=True)] | None = None
+    key: Annotated[str, BeforeValidator(partial(validation.parse_key, ""))] | None = None
 
     def request(self) -> ApiRequest:
         """Return the request that creates the job; its subject is what to look the job up by."""
+        for name in ("notes", "priority"):
+            text = getattr(self.job, name)
+            if text in validation.NOTHING:
+                problem = validation.FOUND_NOTHING.format(text)
+                logger.warning("%s of a job at property %s %s", name, self.property_id, problem)
         subject = {"propertyID": self.property_id}
         if self.job.customer_reference:
             subject["customerReference"] = self.job.customer_reference
@@ -341,7 +345,8 @@ def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> li
             continue
         requests.append(request)
         if request.key is not None:
-            first, same = by_key.setdefault(request.key, (index, request))
+            key = validation.visible_text(request.key)
+            first, same = by_key.setdefault(key, (index, request))
             if same is not request and _content_of(same) != _content_of(request):
                 problems.append(
                     f"jobs[{index}].key: '{request.key}' is the key of jobs[{first}], another job"

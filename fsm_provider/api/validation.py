@@ -9,8 +9,10 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, TypeVar
+from unicodedata import normalize
 from urllib.parse import unquote
 
 from fsm_provider.api.errors import FsmInputError
@@ -26,7 +28,16 @@ MAX_PDF_SECONDS = 600  # for all requests of a PDF: 175 kB/s for the largest
 NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
 """How Python, JSON, pandas and JavaScript write a missing value."""
 FOUND_NOTHING = "is the text '{}': the template that it comes from found nothing"
+_NOTHING_AS_WORD = re.compile(rf"(?<![^\W_])({'|'.join(NOTHING)})(?![^\W_])")
 INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")  # as pandas writes an integer of a column with gaps
+_DECIMAL = r"-?([0-9]+\.[0-9]+|[0-9.]+[eE][+-][0-9]+|inf|Infinity)"
+_HYPHENS = "[\u02d7\u2010-\u2015\u2043\u2212\ufe58\ufe63\uff0d]"
+_INVISIBLE = (
+    "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
+    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""Control characters other than blanks, and what Unicode calls default ignorable."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 OWN_HEADERS = frozenset(
     {"authorization", "connection", "content-length", "host", "transfer-encoding"}
@@ -41,7 +52,7 @@ _RECORD_OR_LIST = re.compile(
     r"""\{.*\}|\[\s*(?:(?:['"{\[\d-]|None|null).*)?\]|\(\s*['"{\[].*\)""", re.DOTALL
 )
 """A record or list that a template rendered as JSON or Python; not a name like ``[Draft] Gas``."""
-_NOT_IN_IDENTIFIERS = re.compile(r"""[\s{}\[\]()<>"'\x00-\x1f\x7f]""")
+_NOT_IN_IDENTIFIERS = re.compile(rf"""[\s{{}}\[\]()<>"'{_INVISIBLE}]""")
 # What pydantic's messages say of Python or of its parsers, which a user does not need to know.
 _PYDANTICS_WORDS = re.compile("^(Value error, |Input )|, unable to .*| or instance of .*")
 _MESSAGES = {
@@ -58,12 +69,23 @@ def pluralize(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
-def refuse_none(name: str, value: object) -> None:
-    """Check that an argument has a value after its template was rendered."""
+def refuse_none(name: str, value: object, *, as_word: bool = False) -> None:
+    """Check that the template or task output that a value comes from has found something.
+
+    :param as_word: refuse a text that holds nothing as a word, too, such as ``PM-None``.
+    """
     if value is None:
         raise FsmInputError(
             f"{name}: is None: the template or task output that it comes from is empty"
         )
+    if not isinstance(value, str):
+        return
+    text = value.strip()
+    if text in NOTHING:
+        raise FsmInputError(f"{name}: {FOUND_NOTHING.format(text)}")
+    word = _NOTHING_AS_WORD.search(text)
+    if as_word and word:
+        raise FsmInputError(f"{name}: holds '{word[0]}': its template has found nothing")
 
 
 def validated(
@@ -108,13 +130,12 @@ def parse_text(name: str, value: Any) -> int | str:
     :raises FsmInputError: if it is another type, or if a template has rendered it as nothing, as a
         missing value such as ``None``, or as a complete record.
     """
+    refuse_none(name, value)
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise FsmInputError(f"{name}: should be an integer or text, not {type(value).__name__}")
     text = str(value).strip()
     if not text:
         raise FsmInputError(f"{name}: is empty")
-    if text in NOTHING:
-        raise FsmInputError(f"{name}: {FOUND_NOTHING.format(text)}")
     if SURROGATE.search(text):
         raise FsmInputError(f"{name}: {HALF_A_CHARACTER}")
     if _RECORD_OR_LIST.fullmatch(text):
@@ -125,6 +146,31 @@ def parse_text(name: str, value: Any) -> int | str:
     return value if isinstance(value, int) else text
 
 
+def visible_text(text: str) -> str:
+    """Return a text in the spelling in which keys are compared.
+
+    Texts that look the same are equal in it: as names of forms, it is in Unicode's form NFC,
+    without blanks around it; besides, it has nothing that cannot be seen, and only the blank and
+    the hyphen of ASCII.
+    """
+    visible = re.sub(f"[{_INVISIBLE}]", "", normalize("NFC", text))
+    with_blanks = re.sub(r"\s", " ", visible)
+    return re.sub(_HYPHENS, "-", with_blanks).strip()
+
+
+def parse_key(name: str, value: Any) -> str:
+    """Return a key as it was typed, without the blanks around it.
+
+    :raises FsmInputError: if nothing of it can be seen, or if the template of a part of it has
+        found nothing.
+    """
+    key = str(parse_text(name, value))
+    if not visible_text(key):
+        raise FsmInputError(f"{name}: is empty")
+    refuse_none(name, key, as_word=True)
+    return key
+
+
 def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return query parameters, whose values may be lists, but no mappings; None: there are none."""
     if value is None:
@@ -132,9 +178,11 @@ def parse_params(name: str, value: Mapping[str, Any] | None) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise FsmInputError(f"{name}: should map names to values, not {type(value).__name__}")
     for param, content in value.items():
-        if isinstance(content, Mapping):
+        # Of a set, a trigger would get the text.
+        if isinstance(content, Iterable) and not isinstance(content, str | list | tuple):
             raise FsmInputError(
-                f"{name}: {param!r}: should be a value or a list of values, not {content!r:.60}"
+                f"{name}: {param!r}: should be a value or a list of values, "
+                f"not {type(content).__name__}"
             )
     return dict(value)
 
@@ -155,36 +203,47 @@ def parse_headers(name: str, value: Any) -> dict[str, str]:
 def canonical_id(identifier: object) -> str:
     """Return an identifier in its canonical form, in which identifiers are compared.
 
-    7, 7.0, ``" 7"`` and ``"0007"`` are all ``7``.
+    7, 7.0, ``" 7"``, ``"7.0"`` and ``"0007"`` are all ``7``.
     """
-    if isinstance(identifier, float) and identifier.is_integer():  # of a response
-        identifier = int(identifier)
     text = str(identifier).strip()
+    is_rounded = isinstance(identifier, float) and abs(identifier) >= 2**53
+    if INTEGER_AS_FLOAT.fullmatch(text) and not is_rounded:
+        text = text.partition(".")[0]
     is_number = text.isascii() and text.isdigit()
     if not is_number:
         return text
     return text.lstrip("0") or "0"
 
 
+def parse_integer(identifier: object) -> int:
+    """Return the integer that an identifier of a record is.
+
+    :raises ValueError: if it is none.
+    """
+    text = canonical_id(identifier)
+    if not re.fullmatch("-?[0-9]+", text):
+        raise ValueError("no integer")
+    return int(text)
+
+
 def parse_identifier(name: str, value: Any) -> int | str:
     """Return an identifier: an integer, or text in its canonical form.
 
-    :raises FsmInputError: if the text holds blanks, quotes or brackets, or is longer than 255
-        characters; it becomes a part of a path.
+    :raises FsmInputError: if it is a decimal number, or a text that holds blanks, quotes or
+        brackets, or is longer than 255 characters; it becomes a part of a path.
     """
-    identifier = parse_text(name, value)
-    text = str(identifier)
-    if INTEGER_AS_FLOAT.fullmatch(text):
-        raise FsmInputError(
-            f"{name}: is a decimal number, as pandas writes a column with gaps: make it an integer"
-        )
+    is_decimal = isinstance(value, float | Decimal)
+    identifier = parse_text(name, str(value) if is_decimal else value)
+    text = canonical_id(value)
+    if re.fullmatch(_DECIMAL, text):
+        raise FsmInputError(f"{name}: {shown(value)} is a decimal number: make it an integer")
     leads_elsewhere = text in (".", "..")
     if leads_elsewhere or len(text) > 255 or _NOT_IN_IDENTIFIERS.search(text):
         raise FsmInputError(
-            f"{name}: is not an identifier: "
+            f"{name}: {shown(value)} is not an identifier: "
             "an integer, or up to 255 characters without blanks, quotes and brackets"
         )
-    return identifier if isinstance(identifier, int) else canonical_id(identifier)
+    return identifier if isinstance(identifier, int) else text
 
 
 def parse_identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
@@ -200,14 +259,13 @@ def parse_identifiers(name: str, value: int | str | list[int | str] | None) -> l
 
 def parse_time(name: str, value: Any) -> datetime:
     """Parse a time or ISO 8601 text; one without a zone is UTC, as everywhere in Airflow."""
+    refuse_none(name, value)
     if isinstance(value, str):
-        if not value.strip() or value in NOTHING:
-            raise FsmInputError(f"{name}: {FOUND_NOTHING.format(value)}")
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
             raise FsmInputError(
-                f"{name}: {_shown(value)} is no ISO 8601 time such as 2026-01-31T08:00Z"
+                f"{name}: {shown(value)} is no ISO 8601 time such as 2026-01-31T08:00Z"
             ) from None
     if not isinstance(value, datetime):
         raise FsmInputError(f"{name}: should be a time, not {type(value).__name__}")
@@ -228,9 +286,9 @@ def parse_count(name: str, value: Any, *, max_value: int | None = None) -> int:
     """Parse an integer of at least 1, which may be given as text."""
     text = str(value)
     if isinstance(value, bool) or not re.fullmatch("0*[1-9][0-9]{0,17}", text):
-        raise FsmInputError(f"{name}: {_shown(value)} should be an integer of at least 1")
+        raise FsmInputError(f"{name}: {shown(value)} should be an integer of at least 1")
     if max_value is not None and int(text) > max_value:
-        raise FsmInputError(f"{name}: {_shown(value)} should be at most {max_value}")
+        raise FsmInputError(f"{name}: {shown(value)} should be at most {max_value}")
     return int(text)
 
 
@@ -268,7 +326,7 @@ def parse_json(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(value.removeprefix("\ufeff"))
     except (ValueError, RecursionError):
         raise FsmInputError(
             f"{name}: is text, but no JSON: end its template with | tojson, or give a task's output"
@@ -311,6 +369,10 @@ def parse_path(path: Any) -> str:
     is_relative = not {".", ".."}.isdisjoint(decoded.split("/"))
     if not decoded.isprintable() or " " in path or "\\" in decoded or is_relative:
         raise FsmInputError(f"path: {path!r} should contain no blank, no backslash, no . and no ..")
+    is_part_empty = "" in path[1:].split("/") and path != "/"
+    if is_part_empty:
+        raise FsmInputError(f"path: {path!r} has an empty part: has its template found nothing?")
+    refuse_none("path", decoded, as_word=True)
     if STRAY_PERCENT.search(path):
         raise FsmInputError(
             f"path: {path!r} has a % that begins no encoded character: write it as %25"
@@ -318,7 +380,7 @@ def parse_path(path: Any) -> str:
     return path
 
 
-def _shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return the start of a value's repr: a record in its place may contain a signed URL."""
     text = repr(value)
     return text if len(text) <= 30 else f"{text[:20]}..."

@@ -174,19 +174,18 @@ class Probe:
         if not first.data:
             return None
         job_id = job_id_from(first.data[0])
+        params = {"jobID": job_id, "createdOnDateTime[gte]": IN_THE_FUTURE}
         self.requests += 1
         response = "empty"
+        page = None
         try:
-            page = self._client.request(
-                "GET", LIST_FORMS.path, {"jobID": job_id, "createdOnDateTime[gte]": IN_THE_FUTURE}
-            )
-        except FsmBadRequestError:
-            return None
+            page = self._client.request("GET", LIST_FORMS.path, params)
         except FsmNotFoundError:
             response = "404"
-        else:
-            if page:
-                return None
+        except FsmBadRequestError:
+            return None
+        if page:
+            return None
         evidence = "so it was when a job was asked for forms of the future"
         return Finding("no_forms_response", evidence, {"no_forms_response": response})
 

@@ -12,8 +12,8 @@ from fsm_provider.api.validation import (
     parse_choice,
     parse_headers,
     parse_json,
+    parse_key,
     parse_path,
-    parse_text,
     pluralize,
 )
 from fsm_provider.operators.base import PATH, FsmBaseOperator, OptionParsers, bad_arguments_refused
@@ -83,6 +83,7 @@ class FsmRequestOperator(FsmWriteOperator):
         self.json = json
         self.headers = headers
         self.key = key
+        self._is_keyed = key is not None
         with bad_arguments_refused():
             self.options(literals_only=True)
             parse_choice("method", self.method, METHODS)
@@ -98,9 +99,8 @@ class FsmRequestOperator(FsmWriteOperator):
         from fsm_provider.writes.ledger import new_entry
 
         self.check_keys({"key": self.key})
-        is_keyed = self.key not in (None, "")
         task = Task.from_context(context, self.task_id)
-        key = str(parse_text("key", self.key)) if is_keyed else task.place
+        key = parse_key("key", self.key) if self._is_keyed else task.place
         try:  # before anything is recorded, refuse what has no one way to be written, such as NaN
             write_json(body)
             dumps([self.query_params, self.headers], allow_nan=False, sort_keys=True, default=str)
@@ -110,7 +110,7 @@ class FsmRequestOperator(FsmWriteOperator):
             ) from None
         request = ApiRequest.build(self.method, path, self.query_params, body, self.headers)
         intended = new_entry(task, self.hook.settings.service, request, key)
-        [result] = self.write_once(context, task, [WriteAttempt(request, intended, is_keyed)])
+        [result] = self.write_once(context, task, [WriteAttempt(request, intended, self._is_keyed)])
         return result
 
 

@@ -17,6 +17,7 @@ from fsm_provider.api.errors import (
 )
 from fsm_provider.api.validation import (
     JsonObject,
+    canonical_id,
     parse_choice,
     parse_count,
     parse_flag,
@@ -90,7 +91,7 @@ class FsmJobOperator(FsmWriteOperator):
     def _find(self, asked: JobRequest) -> int | None:
         """Ask the user's function for the id of a job."""
         job_id = self.find_existing(self.hook, asked.model_copy(deep=True))
-        return None if job_id is None else parse_count("find_existing", job_id)
+        return None if job_id is None else parse_count("find_existing", canonical_id(job_id))
 
 
 class FsmCreateJobOperator(FsmJobOperator):
@@ -143,6 +144,7 @@ class FsmCreateJobOperator(FsmJobOperator):
         self.property_id = property_id
         self.job = job
         self.key = key
+        self._is_keyed = key is not None
         from fsm_provider.api.payloads import JobRequest, check
 
         with bad_arguments_refused():
@@ -155,6 +157,8 @@ class FsmCreateJobOperator(FsmJobOperator):
         from fsm_provider.api.payloads import JobRequest, check
         from fsm_provider.api.settings import job_page_url
 
+        if self._is_keyed:
+            refuse_none("key", self.key)
         given = {"property_id": self.property_id, "job": self.job, "key": self.key}
         asked = check(JobRequest, given, "")
         self.check_keys({"key": asked.key})

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import parse_choice, parse_text
+from fsm_provider.api.validation import parse_choice, parse_key
 from fsm_provider.links import FsmUncertainLink
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers, is_literal
 
@@ -60,7 +60,7 @@ class FsmWriteOperator(FsmBaseOperator):
             raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
         for name, key in keys.items():
             if name not in missing and is_literal(key):
-                parse_text(name, key)
+                parse_key(name, key)
 
     def sender(self) -> Sender:
         """Return what sends the requests of the writes: the client, as a rule."""

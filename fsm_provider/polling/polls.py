@@ -195,9 +195,12 @@ def list_once(
             server_time = seconds_of(getattr(page.meta, "server_time", None))
             if server_time is not None:
                 took = time.monotonic() - began
-                clock_offset = _offset_from(server_time - requested, took)
-                # The earlier of both clocks: from too late a time, forms are missed.
-                started = min(requested, server_time - took)
+                # It was read at some time until now: the earlier, as from too late a time, forms
+                # are missed.
+                ahead = server_time - took - requested
+                behind = requested - server_time
+                clock_offset = ahead if max(ahead, behind) > CLOCKS_AGREE else 0.0
+                started = requested + min(ahead, 0.0)
         forms += [
             _version_from(record, reference_for(record))
             for record in page.data
@@ -210,17 +213,6 @@ def list_once(
         started = requested
     service = client.settings.service
     return ListingResult(forms, started, total, service, clock_offset=clock_offset)
-
-
-def _offset_from(since_request: float, took: float) -> float:
-    """Return by how much the service's clock differs, of the possible differences the earliest.
-
-    :param since_request: the service's time less that of the request by this machine's clock.
-    :param took: the seconds until the response; at some time within them the service read its own.
-    """
-    earliest = since_request - took
-    may_agree = earliest <= CLOCKS_AGREE and since_request >= -CLOCKS_AGREE
-    return 0.0 if may_agree else earliest
 
 
 def _version_from(record: Form, reference: FormReference) -> FormVersion:

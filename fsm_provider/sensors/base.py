@@ -34,8 +34,8 @@ from fsm_provider.polling.limits import give_up_at, in_daemon_thread, pause_afte
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, PokeReturnValue
 
-SHORTEST_READ = 10.0
-"""Seconds that a read of the service may take at least, also at the end of the wait."""
+SHORTEST_POLL = 10.0
+"""Seconds that a poll may take at least, also at the end of the wait."""
 
 
 class OutOfTimeError(Exception):
@@ -46,6 +46,8 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     """Base of the sensors. Their ``poke_interval`` is at least 1 s.
 
     A timeout says what is missing, in its message and as the XCom ``missing``.
+
+    A poll that is not over at the timeout is given up.
 
     :param failure_tolerance: how long polls may fail with transient errors (the service is
         unreachable, busy or broken) before the task fails with the last error; seconds, or a
@@ -59,6 +61,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         self._is_first_process = True  # in reschedule mode: of its first poll
         self._began = 0.0  # when the wait began, and when it ends: seconds since 1970
         self._deadline = 0.0
+        self._poll_ends = 0.0
         self._failing_since: float | None = None
         self._missing: JsonObject = {"text": "no poll has succeeded"}
         self._problem = ""  # what a timeout says of the last poll
@@ -111,6 +114,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
 
     def poke(self, context: Context) -> bool | PokeReturnValue:
         pause = 0.0
+        self._poll_ends = time.time() + max(self._until_timeout(), SHORTEST_POLL)
         with permanent_errors_fail_the_task():
             try:
                 polled = self.poll()
@@ -135,10 +139,10 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     def read(self, work: Callable[[], ResultT]) -> ResultT:
         """Return the result of work that reads the service, in another thread.
 
-        :raises OutOfTimeError: if it is not over at the end of the wait.
+        :raises OutOfTimeError: if it is not over when the poll has to be.
         """
         result = in_daemon_thread(f"fsm {self.fsm_conn_id}", work)
-        wait([result], timeout=max(self._until_timeout(), SHORTEST_READ))
+        wait([result], timeout=max(self._poll_ends - time.time(), 0.0))
         if not result.done():
             raise OutOfTimeError
         return result.result()

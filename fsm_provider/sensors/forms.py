@@ -73,8 +73,8 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     :param property: the property, in place of ``property_id``: likewise (templated).
     :param since: forms created at or after this time; ISO 8601 or a ``datetime``, in UTC if it has
         no zone. Default: when the record of ``job`` was created, else the start of the run's data
-        interval, else the run's ``run_after``; never all history. It stays what it is at the first
-        poll (templated).
+        interval, else the run's ``run_after``; never all history. The last two are read by the
+        service's clock. It stays what it is at the first poll (templated).
     :param form_names: only forms with these names count, and each name needs a form (templated).
     :param minimum_forms: number of forms, at least 1 (templated).
     :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``,

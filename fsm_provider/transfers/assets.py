@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fsm_provider.operators.base import bad_arguments_refused
 from fsm_provider.transfers.base import MAX_PAGES, ExportResult, FsmExportOperator
@@ -33,6 +33,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
         *,
         destination: ObjectStoragePath | str,
         quote_formulas: bool | str = False,
+        encoding: Literal["utf-8", "utf-8-sig"] | str = "utf-8",
         query_params: dict[str, Any] | None = None,
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
@@ -40,6 +41,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
         super().__init__(
             destination=destination,
             quote_formulas=quote_formulas,
+            encoding=encoding,
             fsm_conn_id=fsm_conn_id,
             **kwargs,
         )

@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import parse_flag, parse_text, pluralize, refuse_none
+from fsm_provider.api.validation import parse_choice, parse_flag, parse_text, pluralize, refuse_none
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers
 
 if TYPE_CHECKING:
@@ -110,18 +110,28 @@ class FsmExportOperator(FsmObjectStorageOperator):
     :param quote_formulas: in CSV, put ``'`` before text that a spreadsheet would take for a
         formula: text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return
         (templated).
+    :param encoding: of CSV: ``utf-8``, or ``utf-8-sig`` with the byte-order mark by which Excel
+        knows UTF-8 (templated).
     :return: the file's path, and how many rows and bytes.
     """
 
-    template_fields: tuple[str, ...] = (*FsmObjectStorageOperator.template_fields, "quote_formulas")
+    template_fields: tuple[str, ...] = (
+        *FsmObjectStorageOperator.template_fields,
+        "quote_formulas",
+        "encoding",
+    )
     option_parsers: ClassVar[OptionParsers] = {
         "destination": _parse_file,
         "quote_formulas": parse_flag,
+        "encoding": partial(parse_choice, choices=("utf-8", "utf-8-sig")),
     }
 
-    def __init__(self, *, quote_formulas: bool | str = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, quote_formulas: bool | str = False, encoding: str = "utf-8", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.quote_formulas = quote_formulas
+        self.encoding = encoding
 
     def export(
         self,
@@ -140,9 +150,11 @@ class FsmExportOperator(FsmObjectStorageOperator):
         from fsm_provider.transfers.export import format_for, read_completely
 
         path = self.destination_path()
-        quote_formulas = self.options()["quote_formulas"]
+        options = self.options()
         file_format = path.name.rpartition(".")[2]
-        encode, write = format_for(file_format, schema, quote_formulas)
+        encode, write = format_for(
+            file_format, schema, options["quote_formulas"], options["encoding"]
+        )
         with (
             AtomicFiles(path.parent, context, part=path.name) as files,
             read_completely(list_records, partial(encode_records, encode)) as buffer,

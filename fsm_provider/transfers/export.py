@@ -344,16 +344,19 @@ def read_completely(
         yield buffer
 
 
-def format_for(name: str, schema: Schema, quote_formulas: bool) -> tuple[Encoder, Writer]:
+def format_for(
+    name: str, schema: Schema, quote_formulas: bool, encoding: str
+) -> tuple[Encoder, Writer]:
     """Return the encoder and the writer of a format.
 
     :param name: ``jsonl``, ``csv`` or ``parquet``.
+    :param encoding: of CSV: ``utf-8``, or ``utf-8-sig`` with a byte-order mark.
     :raises FsmInputError: if the library that it needs is not installed.
     """
     if name == "jsonl":
         return partial(_encode_json, schema), _write_text
     if name == "csv":
-        return _csv_format(schema, quote_formulas)
+        return _csv_format(schema, quote_formulas, encoding)
     if not find_spec("pyarrow"):
         raise FsmInputError(
             "destination: a .parquet file needs pyarrow: install airflow-provider-fsm[parquet], "
@@ -372,7 +375,7 @@ def _encode_json(schema: Schema, rows: list[Row]) -> bytes:
     return b"".join(lines)
 
 
-def _csv_format(schema: Schema, quote_formulas: bool) -> tuple[Encoder, Writer]:
+def _csv_format(schema: Schema, quote_formulas: bool, encoding: str) -> tuple[Encoder, Writer]:
     """RFC 4180 in UTF-8."""
     csv_writer: Any = csv.writer(_ReturnsText())
 
@@ -382,7 +385,7 @@ def _csv_format(schema: Schema, quote_formulas: bool) -> tuple[Encoder, Writer]:
         return "".join(map(csv_writer.writerow, rows)).encode()
 
     def write(file: BinaryIO, chunks: Iterable[list[bytes]]) -> None:
-        file.write(encode([schema.names]))
+        file.write(csv_writer.writerow(schema.names).encode(encoding))
         _write_text(file, chunks)
 
     return encode, write

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import AirflowException
 
@@ -184,12 +184,14 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         form_names: str | list[str] | None = None,
         query_params: dict[str, Any] | None = None,
         quote_formulas: bool | str = False,
+        encoding: Literal["utf-8", "utf-8-sig"] | str = "utf-8",
         fsm_conn_id: str = "fsm_default",
         **kwargs: Any,
     ) -> None:
         super().__init__(
             destination=destination,
             quote_formulas=quote_formulas,
+            encoding=encoding,
             fsm_conn_id=fsm_conn_id,
             **kwargs,
         )

@@ -68,7 +68,8 @@ class Selection:
         is_by_task = all(
             str(getattr(entry.sent_by, name)) == text for name, text in self.sent_by.items()
         )
-        return is_by_task and self.key in (None, entry.key)
+        has_key = self.key is None or rules.id_for(self.key) == entry.id
+        return is_by_task and has_key
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple, Protocol, get_args
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.request import ApiRequest
 from fsm_provider.api.settings import job_page_url
-from fsm_provider.api.validation import JsonObject
+from fsm_provider.api.validation import JsonObject, visible_text
 from fsm_provider.state.task import Task
 
 State = Literal["free", "sending", "done", "uncertain"]
@@ -117,6 +117,11 @@ class LedgerEntry:
         return f"{self.what} ({described})" if described else self.what
 
 
+def id_for(key: str) -> str:
+    """Return the id of a key's entry, which is the same for all keys that look the same."""
+    return digest_for(visible_text(key))
+
+
 def new_entry(
     sent_by: Task,
     service: str,
@@ -129,7 +134,7 @@ def new_entry(
 ) -> LedgerEntry:
     """Return the entry of a write that nobody has sent."""
     return LedgerEntry(
-        id=digest_for(key),
+        id=id_for(key),
         key=key,
         service=service,
         digest=digest_for([service, *request.content]),

@@ -32,6 +32,7 @@ from fsm_provider.writes.ledger import (
     LedgerEntry,
     Tally,
     as_read,
+    id_for,
     mark_conflict,
 )
 
@@ -245,7 +246,7 @@ class SqlLedgers:
             job_id = int(text) if is_number else text
             # An index for each, which SQLite would not find for the service and any of them.
             condition = (
-                self._is_ours & (LEDGER.c.id == digest_for(text))
+                self._is_ours & (LEDGER.c.id == id_for(text))
                 | self._is_ours & (LEDGER.c.reference_digest == digest_for(text))
                 | self._is_ours & (LEDGER.c.job_digest == digest_for(job_id))
             )

@@ -31,6 +31,7 @@ from fsm_provider.writes.ledger import (
     Tally,
     as_read,
     as_seen,
+    id_for,
     mark_conflict,
 )
 
@@ -290,8 +291,10 @@ class AirflowLedgers:
         wanted: EntryFilter = ANY_ENTRY,
     ) -> list[tuple[TaskLedger, LedgerEntry]]:
         words = [_field_text("state", state) for state in states]
+        entry_id = None
         if text:
-            words = [json.dumps(text), f'"id": {text}']
+            entry_id = id_for(text)
+            words = [entry_id, json.dumps(text), f'"id": {text}']
         if wanted.has_note:
             words = ['"note": ']
         selected = []
@@ -301,8 +304,8 @@ class AirflowLedgers:
             stored_at = max(page.stored_at.timestamp() for page in pages.values())
             ledger = TaskLedger(IdleTaskStore(task, pages), task, int(stored_at * 1000))
             for entry in ledger.entries_of_task(task).values():
-                names = (entry.key, entry.reference, str(entry.result_id or ""))
-                is_named = not text or text in names
+                names = (entry.reference, str(entry.result_id or ""))
+                is_named = not text or entry.id == entry_id or text in names
                 is_in_state = not states or entry.state in states
                 if is_named and is_in_state and wanted.includes(entry):
                     selected.append((ledger, entry))

@@ -17,7 +17,6 @@ import sqlalchemy
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from fsm_provider.api.digests import digest_for
 from fsm_provider.plugins.plugin import FsmPlugin
 from fsm_provider.polling import admin
 from fsm_provider.polling.tracker import WATERMARK
@@ -26,6 +25,7 @@ from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
+from fsm_provider.writes.ledger import id_for
 from tests.capabilities import PAGE, STATE_STORE
 from tests.unit.conftest import TOKEN
 from tests.unit.disputed import dags_that_define
@@ -138,6 +138,13 @@ def store(request, service, connection_extra, connect, monkeypatch, tmp_path, se
 
 
 in_a_database = pytest.mark.parametrize("store", ["in a database"], indirect=True)
+
+
+def test_a_key_is_searched_for_in_any_spelling_that_looks_the_same(store, browser):
+    seen = browser("jo").get(f"?q={quote(KEY.replace('-', chr(0x2011)))}").text
+
+    assert "Nothing was found" not in seen
+    assert seen.count(html.escape(KEY)) > browser("jo").get("?q=other").text.count(html.escape(KEY))
 
 
 @pytest.fixture
@@ -610,7 +617,7 @@ def copy_rows(store, number, **values):
     for index in range(number):
         changed = {name: value(index) for name, value in values.items()}
         key = f"K-{index}"
-        made.append({**row._asdict(), "id": digest_for(key), "key": key, **changed})
+        made.append({**row._asdict(), "id": id_for(key), "key": key, **changed})
     with store.engine.begin() as connection:
         connection.execute(LEDGER.insert(), made)
 
@@ -737,7 +744,7 @@ def test_texts_that_change_direction_are_isolated(store, browser):
     with store.engine.begin() as connection:
         values = dict.fromkeys(("key", "error", "dag_id", "run_id", "task_id"), override)
         escaped = {name: json.dumps(value)[1:-1] for name, value in values.items()}
-        connection.execute(LEDGER.update().values(**escaped, id=digest_for(override)))
+        connection.execute(LEDGER.update().values(**escaped, id=id_for(override)))
     jo = browser("jo")
     ((action, given),) = jo.forms()
 

@@ -143,6 +143,17 @@ def test_a_field_without_a_value_is_not_sent_and_key_and_property_need_one(cell)
         ("business_unit_id", 7, 7),
         ("customerContactID", 7.0, 7),
         ("customerReference", "7.0", "7.0"),
+        ("customerReference", 7.0, "7"),
+        ("customerReference", Decimal("7.0"), "7"),
+        ("customerReference", Decimal("7.50"), "7.50"),
+        ("customerReference", '="PO-1"', "PO-1"),
+        ("customerReference", '="007"', "007"),
+        ("customerReference", ' =" 5"" pipe " ', '5" pipe'),
+        ("customerReference", '="PO-1"&A2', '="PO-1"&A2'),
+        ("notes", '="=x"', "=x"),
+        ("skills", '="gas"', "gas"),
+        ("quotedAmount", '="12.50"', "12.50"),
+        ("businessUnitID", '="7"', "7"),
         ("notes", 7.0, "7"),
         ("priority", 1, "1"),
         ("notes", "{1E+3", "{1E+3"),
@@ -179,11 +190,20 @@ def test_keys(cell, key):
     assert job["key"] == key
 
 
-@pytest.mark.parametrize("other", ["7.0", 7, 7.0, " 7 ", "7\N{NO-BREAK SPACE}"])
+@pytest.mark.parametrize(
+    "other", ["7.0", 7, 7.0, Decimal("7.0"), " 7 ", "7\N{NO-BREAK SPACE}", '="7"']
+)
 def test_a_job_twice(other):
     rows = [row(reference="7"), row(reference=other)]
 
     assert error_of(rows, {}) == "row 2 (key '7'): reference: is the same as in row 1"
+
+
+@pytest.mark.parametrize("other", ["PM\N{NON-BREAKING HYPHEN}1", "\ufeffPM-1", "PM\u200b-1"])
+def test_a_key_that_looks_like_that_of_another_row(other):
+    assert error_of([row(), row(reference=other)], {}) == (
+        f"row 2 (key {other!r}): reference: is the same as in row 1"
+    )
 
 
 AMOUNT = "should be an amount such as '120' or '99.50', as text or Decimal"
@@ -208,6 +228,9 @@ REFUSED = [
     (["amount"], float("inf"), "is infinite"),
     (["amount"], "12,50", AMOUNT),
     (["amount"], -3, AMOUNT),
+    (["property"], 7.5, "'7.5' is a decimal number: make it an integer"),
+    (["property"], "7.5", "'7.5' is a decimal number: make it an integer"),
+    (["property"], Decimal("7.5"), "'7.5' is a decimal number: make it an integer"),
     (IDENTIFIERS, "1.23457E+11", SHORTENED),
     (IDENTIFIERS, "1,23e+15", SHORTENED),
     (IDENTIFIERS, "#REF!", SPREADSHEET_ERROR),
@@ -326,6 +349,64 @@ def test_no_rows(table):
     assert jobs(table) == []
 
 
+def test_a_key_and_a_reference_of_one_column_are_one_text():
+    [job] = jobs([row(reference=Decimal("12.0"))])
+
+    assert (job["key"], job["job"]["customerReference"]) == ("12", "12")
+
+
+BLANK = dict.fromkeys(row())
+BLANK_ROWS = {
+    "CSV": csv.DictReader(["reference,property,other", "PM-1,7,x", ", ,", ",,", ",,"]),
+    "formulas": csv_rows('reference,property\nPM-1,7\n=""\n"=""""",None\n'),
+    "mappings": [row(), BLANK, dict.fromkeys(row(), "")],
+    "pandas": pandas.DataFrame([row(), BLANK, BLANK]),
+    "Polars": polars.DataFrame([row(), BLANK, BLANK]),
+    "sqlite3": sqlite_rows(f"{QUERY} union all select null, null, null, ' '"),
+    "only": [BLANK],
+}
+
+
+@pytest.mark.parametrize("name", BLANK_ROWS)
+def test_rows_without_any_value_at_the_end_are_ignored(name):
+    keys = [job["key"] for job in jobs(BLANK_ROWS[name], {})]
+
+    assert keys == ([] if name == "only" else ["PM-1"])
+
+
+def test_a_row_without_any_value_before_others_is_a_mistake_and_rows_keep_their_numbers():
+    rows = [row(), BLANK, row(), row(reference="", notes="x"), BLANK]
+
+    assert error_of(rows) == (
+        "row 2: reference: is empty; property: is empty\n"
+        "row 3 (key 'PM-1'): reference: is the same as in row 1\n"
+        "row 4: reference: is empty"
+    )
+
+
+def test_rows_that_are_given_one_by_one_have_the_numbers_that_are_given_with_them():
+    mistakes = []
+    for number, wrong in enumerate([row(property=""), row(property="x y")], 2):
+        with pytest.raises(FsmInputError) as refused:
+            jobs_from_rows([wrong], key="reference", property_id="property", map={}, start=number)
+        mistakes.append(str(refused.value))
+
+    first, second = mistakes
+    assert first == "row 2 (key 'PM-1'): property: is empty"
+    assert second.startswith("row 3 (key 'PM-1'): property: 'x y' is not an identifier")
+    with pytest.raises(FsmInputError, match=r"^rows: row 9 of the list should be a mapping"):
+        jobs_from_rows([()], key="reference", property_id="property", map={}, start=9)
+
+
+def test_a_file_as_excel_writes_it():
+    """With a byte-order mark, texts as formulas, and rows that somebody has emptied."""
+    content = b'\xef\xbb\xbfreference;property\r\n="PO-1";="7"\r\n;\r\n;\r\n'
+
+    [job] = jobs(csv.DictReader(io.StringIO(content.decode()), delimiter=";"), {})
+
+    assert job == {"property_id": "7", "key": "PO-1", "job": {}}
+
+
 def test_many_columns_are_not_all_listed():
     other_columns = dict.fromkeys(map(str, range(5000)))
 
@@ -383,7 +464,7 @@ def test_every_mistake_of_every_row_is_named_at_once():
     message = error_of(rows)
 
     first, second, third = message.split("\n")
-    assert first.startswith("row 2: reference: is empty; property: is not an identifier")
+    assert first.startswith("row 2: reference: is empty; property: 'a b' is not an identifier")
     assert second == "row 3 (key 'PM-1'): reference: is the same as in row 1"
     assert third.startswith("row 4 (key 'PM-4'): notes: ")
     assert "; amount: should be" in third

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 
 import pytest
 
@@ -39,7 +40,10 @@ RENDERED = [
         (parse_identifier, "7" * 255, "7" * 255),
         (parse_identifier, "Straße", "Straße"),
         (parse_identifier, "None-1", "None-1"),
-        (parse_identifier, "12.5", "12.5"),
+        (parse_identifier, "5.0", "5"),
+        (parse_identifier, 5.0, "5"),
+        (parse_identifier, Decimal("5.00"), "5"),
+        (parse_identifier, "12e5", "12e5"),
         (parse_identifier, "-1", "-1"),
         (parse_identifier, "...", "..."),
         (parse_identifier, 0, 0),
@@ -91,7 +95,10 @@ REFUSED = {
         "nan",
         "NaT",
         "undefined",
-        "5.0",
+        "12.5",
+        12.5,
+        float("inf"),
+        2.0**53,
         ".",
         "..",
     ],
@@ -180,7 +187,7 @@ def test_a_time_is_aware_and_one_without_a_zone_is_utc(value):
     assert time.utcoffset() is not None
 
 
-@pytest.mark.parametrize("path", ["/", "/forms", "/properties/7/jobs"])
+@pytest.mark.parametrize("path", ["/", "/forms", "/properties/7/jobs", "/jobs/NONESUCH-1"])
 def test_a_path_begins_with_one_slash(path):
     assert parse_path(path) == path
 
@@ -206,6 +213,10 @@ def test_a_path_begins_with_one_slash(path):
         "/a\\b",
         "/100%",
         "/a%2",
+        "/a//b",
+        "/a/",
+        "/a/None",
+        "/a/%3CNA%3E/b",
     ],
 )
 def test_a_path_that_leads_elsewhere_or_holds_a_query_is_refused(path):

@@ -4,6 +4,7 @@ import io
 import json
 import random
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 
@@ -11,6 +12,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 from pyarrow import parquet
 
+from fsm_provider.api import FsmInputError, FsmResponseError
 from fsm_provider.testing import faults
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
 from tests.unit.conftest import contents
@@ -151,7 +153,7 @@ def column(rows, name):
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_no_number_in_json_is_none_in_an_export(service, connect, tmp_path, format):
     def add_infinities(page):
-        text = json.dumps(page).replace('"canary"', "[1e999, -1e999, 1.5]")
+        text = json.dumps(page).replace('"canary"', "[NaN, 1e400, -1e400, 1.5]")
         return json.loads(text)
 
     service.add_form(created=START, reading="canary")
@@ -162,7 +164,93 @@ def test_what_is_no_number_in_json_is_none_in_an_export(service, connect, tmp_pa
 
     [row] = exported_rows(tmp_path)
     extra = json.loads(row["_extra"], parse_constant=pytest.fail)
-    assert extra == {"reading": [None, None, 1.5]}
+    assert extra == {"reading": [None, None, None, 1.5]}
+
+
+class Raw:
+    """The correct response, with a text in it replaced."""
+
+    def __init__(self, text, other):
+        self.text = text
+        self.other = other
+
+    async def play(self, exchange):
+        response = await exchange.handle()
+        body = response.body.replace(self.text, self.other)
+        await exchange.respond(replace(response, body=body))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("number", "exported"),
+    [
+        ("1.10", "1.1"),
+        ("1e2", "100.0"),
+        ("1e400", "null"),
+        ("NaN", "null"),
+        ("-Infinity", "null"),
+        ("1.00000000000000000001", "1.0"),
+        ("9" * 30, "9" * 30),
+    ],
+)
+def test_a_number_without_a_column_is_as_the_page_says(
+    service, connect, tmp_path, format, number, exported
+):
+    service.add_form(created=START, reading="canary")
+    service.fail("GET", "/forms", Raw(b'"canary"', number.encode()))
+    connect(service)
+
+    export(tmp_path, format=format)
+
+    [row] = exported_rows(tmp_path)
+    assert row["_extra"] == f'{{"reading":{exported}}}'
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_record_is_nested_in_up_to_190_levels(service, connect, tmp_path, format):
+    levels = b"[" * 190 + b"]" * 190
+    more_levels = b"[" * 200 + b"]" * 200
+    service.add_form(created=START, reading="canary")
+    connect(service, max_retries=0)
+
+    service.fail("GET", "/forms", Raw(b'"canary"', levels))
+    export(tmp_path, format=format)
+    service.fail("GET", "/forms", Raw(b'"canary"', more_levels))
+    with pytest.raises(FsmResponseError, match="is not JSON that can be read: recursion limit"):
+        export(tmp_path, format=format)
+
+    [row] = exported_rows(tmp_path)
+    assert row["_extra"] == f'{{"reading":{levels.decode()}}}'
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "{{ 'utf-8-sig' }}"])
+def test_a_csv_file_may_have_the_byte_order_mark_by_which_excel_knows_its_encoding(
+    service, connect, tmp_path, encoding
+):
+    for name in ("Prüfung", "Gas"):
+        service.add_form(created=START, formName=name)
+    connect(service)
+
+    for format in FORMATS:
+        operator = FsmFormsToObjectStorageOperator(
+            task_id="t", destination=f"{tmp_path}/forms.{format}", encoding=encoding
+        )
+        operator.render_template_fields({})
+        operator.execute(context_for(None))
+
+    files = contents(tmp_path)
+    has_mark = "sig" in encoding
+    content = files["forms.csv"]
+    assert content.count(b"\xef\xbb\xbf") == content.startswith(b"\xef\xbb\xbf") == has_mark
+    [first, second] = rows_for(".csv", content.decode(operator.encoding).encode())
+    assert (first["formName"], second["formName"]) == ("Prüfung", "Gas")
+    assert files["forms.jsonl"].startswith(b"{")
+    assert len(rows_for(".parquet", files["forms.parquet"])) == 2
+
+
+def test_another_encoding_is_refused():
+    with pytest.raises(FsmInputError, match=r"^encoding: 'latin-1' is none of utf-8, utf-8-sig"):
+        FsmFormsToObjectStorageOperator(task_id="t", destination="/x.csv", encoding="latin-1")
 
 
 def test_the_pdf_url_is_in_no_file(service, connect, tmp_path):

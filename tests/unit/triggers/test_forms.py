@@ -386,6 +386,39 @@ async def test_polls_pause_as_long_as_the_service_asks(service):
     assert 2 <= len(service.requests) <= 4
 
 
+@hurried(60.0)
+async def test_a_pause_does_not_outlast_the_tolerance_of_a_wait_which_begins_with_the_wait(service):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=3600), every=True)
+
+    async with triggerer() as waits:
+        first = waits.start(trigger(job_id=1, failure_tolerance=300.0))
+        calm = waits.start(trigger(job_id=2, failure_tolerance=100_000.0))
+        assert 300 <= await waits.seconds_until(first) < 600
+        later = waits.start(trigger(job_id=3, failure_tolerance=300.0, poll_interval=1.0))
+        await asyncio.sleep(250)
+        assert not later.done()
+        woken = await asyncio.wait_for(later, 1_000)
+        assert not calm.done()
+
+    failed_for = time.time() - woken["failing_since"]
+    assert 250 <= failed_for < 900  # the feed of both pauses until then
+    assert len(service.requests) <= 4
+
+
+@hurried()
+async def test_a_wait_that_no_poll_has_begun_wakes_its_worker_once_one_can(service):
+    service.fail("GET", "/forms", faults.Status(503), every=True)
+    waiting = trigger(job_id=1, known=None)
+    waiting.wait["polled_at"] = None
+
+    async with triggerer() as waits:
+        task = waits.start(waiting)
+        await until(service, lambda: len(service.requests) >= 4)
+        assert not task.done()
+        service.clear_faults()
+        assert await waits.seconds_until(task) < 200
+
+
 # --- logs, arguments ---
 
 

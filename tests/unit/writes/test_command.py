@@ -244,6 +244,20 @@ class TestSettle:
         assert returned == result
         assert len(service.requests) == 1
 
+    def test_a_key_is_found_in_any_spelling_that_looks_the_same(self, service, store, run):
+        typed = "Pru\u0308f\N{EN DASH}7"
+        leave_uncertain(service, store, create_job(key=typed))
+
+        for spelling in ("Prüf-7", "Prüf\N{NON-BREAKING HYPHEN}7", typed):
+            code, output, _ = run("list", "--key", spelling, "--json")
+            assert [entry["key"] for entry in json.loads(output)] == [typed]
+            assert code == 0
+        assert run("settle", "Prüf-7", "--job-id=4711", *WHY)[0] == 0
+
+        returned = create_job(key="Prüf-7").execute(context_for(store, cleared=1))
+        assert returned["id"] == 4711
+        assert len(service.requests) == 1
+
     def test_the_commands_of_the_pages_do_what_they_show(self, service, store, run):
         shown = [
             *commands_with_output(DOCS / "ledger.md", "ledger"),
