@@ -210,7 +210,7 @@ class EntryFilter:
 
     :param dag_ids: sent by a task of one of these DAGs,
     :param airflows: of one of these Airflows.
-    :param part: a part of the key or the reference, in any case; or the id of the result.
+    :param part: the key, a part of it or of the reference, in any case; or the id of the result.
     :param has_note: people have settled or forgotten it, or a response came late.
     """
 
@@ -226,7 +226,8 @@ class EntryFilter:
 
     def includes(self, entry: LedgerEntry) -> bool:
         names = f"{entry.key}\n{entry.reference or ''}".lower()
-        has_part = self.part.lower() in names or self.part == str(entry.result_id)
+        is_its_id = self.part == str(entry.result_id) or id_for(self.part) == entry.id
+        has_part = self.part.lower() in names or is_its_id
         return (
             (self.dag_ids is None or entry.sent_by.dag_id in self.dag_ids)
             and (self.airflows is None or entry.sent_by.airflow in self.airflows)

@@ -296,7 +296,8 @@ def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool]]:
             sa.func.lower(column).contains(part, autoescape=True)
             for column in (LEDGER.c.key, LEDGER.c.reference)
         ]
-        conditions.append(sa.or_(*is_named, LEDGER.c.result_id == part))
+        is_its_id = (LEDGER.c.result_id == part) | (LEDGER.c.id == id_for(wanted.part))
+        conditions.append(sa.or_(*is_named, is_its_id))
     return conditions
 
 

@@ -154,7 +154,7 @@ def add_waits(now: float) -> None:
             session.flush()
             values = {
                 **task,
-                "id": uuid4(),
+                "id": TaskInstance.__table__.c.id.type.python_type(str(uuid4())),
                 "map_index": -1,
                 "max_tries": 0,
                 "pool": "default_pool",

@@ -143,7 +143,7 @@ in_a_database = pytest.mark.parametrize("store", ["in a database"], indirect=Tru
 def test_a_key_is_searched_for_in_any_spelling_that_looks_the_same(store, browser):
     seen = browser("jo").get(f"?q={quote(KEY.replace('-', chr(0x2011)))}").text
 
-    assert "Nothing was found" not in seen
+    assert "No write was found" not in seen
     assert seen.count(html.escape(KEY)) > browser("jo").get("?q=other").text.count(html.escape(KEY))
 
 
@@ -463,10 +463,13 @@ def test_where_there_is_no_ledger_yet_it_says_so_and_makes_none(
     assert not file.exists()
 
 
-def test_a_page_costs_at_most_twelve_queries(asset, browser):
+@in_a_database
+def test_a_page_costs_at_most_twenty_queries(asset, browser, waits, request):
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
+    request.getfixturevalue("three")
+    waits.add()
     queries = []
     jo = browser("jo")
     jo.get()
@@ -476,11 +479,11 @@ def test_a_page_costs_at_most_twelve_queries(asset, browser):
 
     event.listen(Engine, "before_cursor_execute", note)
     try:
-        assert jo.get("?q=PM-7").status_code == 200
+        assert jo.get("?q=PM-7&names=true").status_code == 200
     finally:
         event.remove(Engine, "before_cursor_execute", note)
     asked = [query for query in queries if not query.startswith(("PRAGMA", "BEGIN"))]
-    assert 4 < len(asked) <= 14, asked
+    assert 4 < len(asked) <= 20, asked
 
 
 @in_a_database
@@ -797,7 +800,7 @@ class Waits:
         task = {"dag_id": dag_id, "run_id": run_id, "task_id": "wait", "map_index": -1}
         values = {
             **task,
-            "id": uuid4(),
+            "id": TaskInstance.__table__.c.id.type.python_type(str(uuid4())),
             "max_tries": 0,
             "pool": "default_pool",
             "pool_slots": 1,

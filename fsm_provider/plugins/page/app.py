@@ -10,7 +10,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS, AIRFLOW_V_3_3_PLUS
 from fastapi import Depends, FastAPI, Form, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
@@ -171,7 +171,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         days=labels,
         now=now,
         nonce=nonce,
-        newest=NEWEST,
+        newest=NEWEST if AIRFLOW_V_3_3_PLUS else None,
         rows=ROWS,
         ledgers=ledgers,
         written=lambda *states: [

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
-from airflow.providers.common.compat.sdk import conf
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from fastapi import Query
 
-from fsm_provider.api.errors import FsmNoLedgerError
+from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
 from fsm_provider.api.settings import Settings, job_page_url
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.plugins.page.access import dags_allowed
@@ -93,8 +94,11 @@ def read_connections(conn_ids: Iterable[str]) -> tuple[dict[str, Settings], dict
     for conn_id in conn_ids:
         try:
             settings[conn_id] = settings_from(read_connection_outside_of_tasks(conn_id))
+        except (AirflowNotFoundException, FsmInputError) as error:
+            broken[conn_id] = str(error)
         except Exception as error:  # noqa: BLE001 - it hides no other connection
-            broken[conn_id] = log(error)
+            log(error)
+            broken[conn_id] = "the log of the API server says why"
     return settings, broken
 
 
@@ -104,6 +108,8 @@ def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> Led
     places: dict[str | None, dict[str, str]] = defaultdict(dict)
     for conn_id, connection in settings.items():
         places[connection.state_conn_id].setdefault(connection.service, conn_id)
+    if not AIRFLOW_V_3_3_PLUS:
+        places.pop(None, None)  # no task can write without a database
     for state_conn_id, conn_ids in places.items():
         try:
             with open_place(state_conn_id, conn_ids, NEWEST) as ledgers:
@@ -136,7 +142,8 @@ def _add_ledgers(
 
     def add(rows: list[Row], wanted: EntryFilter, states: Collection[str], latest: int) -> None:
         for _, entry in ledgers.entries(states, latest=latest, wanted=wanted):
-            rows.append(Row(conn_ids[entry.service], entry))
+            if entry.service in conn_ids:
+                rows.append(Row(conn_ids[entry.service], entry))
 
     tallies = ledgers.counts()
     here = our_airflows()
@@ -214,8 +221,7 @@ def or_none(read: Callable[[], ResultT]) -> ResultT | None:
         return None
 
 
-def log(error: Exception) -> str:
-    """Log why something cannot be read, and return it."""
+def log(error: Exception) -> None:
+    """Log why something cannot be read or stored."""
     text = text_of(error) or type(error).__name__
     logger.error("The page cannot be read in full: %s", text)
-    return text
