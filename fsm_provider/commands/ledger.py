@@ -38,7 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "forget": ('PM-9 --why "cancelled, to be created again"',),
 }
-HEAD = ("key", "state", "id", "sent by", "at (UTC)", "what")
+HEAD = ("connection", "key", "state", "id", "sent by", "at (UTC)", "what")
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -47,54 +47,35 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    if not options.all:
-        entries = _entries_of(options.conn_id, options)
-        return _print_entries(options, HEAD, entries, list(map(_cells_for, entries)))
     with quiet_airflow():
         from fsm_provider.hooks.connection import fsm_conn_ids
         from fsm_provider.user_errors import text_of
+        from fsm_provider.writes import admin
 
-        conn_ids = fsm_conn_ids()
-    all_entries = []
-    rows = []
+        conn_ids = fsm_conn_ids() if options.all else [options.conn_id]
+    found = []
     failed = 0
     for conn_id in conn_ids:
         try:
-            entries = _entries_of(conn_id, options)
+            with quiet_airflow(), admin.open_ledgers(conn_id) as ledgers:
+                selected = admin.find(ledgers, _selection_from(options), options.limit)
         except Exception as error:
             text = text_of(error)
-            if text is None:
+            if text is None or not options.all:
                 raise
             failed = fail(2, f"{conn_id}: {text}")
             continue
-        all_entries += entries
-        rows += [(conn_id, *_cells_for(entry)) for entry in entries]
-    return _print_entries(options, ("connection", *HEAD), all_entries, rows) or failed
-
-
-def _entries_of(conn_id: str, options: argparse.Namespace) -> list[LedgerEntry]:
-    with quiet_airflow():
-        from fsm_provider.writes import admin
-
-        with admin.open_ledgers(conn_id) as ledgers:
-            selected = admin.find(ledgers, _selection_from(options), options.limit)
-    return [entry for _, entry in selected]
-
-
-def _print_entries(
-    options: argparse.Namespace,
-    head: Sequence[str],
-    entries: Sequence[LedgerEntry],
-    rows: Sequence[Sequence[str]],
-) -> int:
+        found += [(conn_id, entry) for _, entry in selected]
     if options.json:
-        records = [{**asdict(entry), "result_id": entry.result_id} for entry in entries]
+        records = [{**asdict(entry), "result_id": entry.result_id} for _, entry in found]
         print(json.dumps(records, indent=2))
-    elif entries:
-        print_table(head, rows)
-    if not entries:
-        return fail(1, "nothing was found")
-    return 0
+    elif found:
+        first_column = 0 if options.all else 1
+        rows = [(conn_id, *_cells_for(entry))[first_column:] for conn_id, entry in found]
+        print_table(HEAD[first_column:], rows)
+    if failed or found:
+        return failed
+    return fail(1, "nothing was found")
 
 
 def _settle(options: argparse.Namespace) -> int:
@@ -140,7 +121,7 @@ def _selection_from(options: argparse.Namespace) -> Selection:
 
 
 def _cells_for(entry: LedgerEntry) -> tuple[str, ...]:
-    """Return the cells of an entry, in the columns of ``HEAD``."""
+    """Return the cells of an entry, in the columns of ``HEAD`` but the first."""
     sent = datetime.fromtimestamp(entry.sent_at / 1000, UTC)
     sent_at = f"{sent:%F %T}" if entry.sent_at else "-"
     result_id = str(entry.result_id or "-")

@@ -680,3 +680,6 @@ def test_all_connections_are_listed_and_one_that_is_broken_hides_no_other(
     assert lines == [["fsm_default", "PM-7", "uncertain"], ["north", "N-1", "done"]]
     assert run("list", "--all", "--uncertain")[1].count("PM-7") == 2
     assert len(json.loads(run("list", "--all", "--json")[1])) == 2
+    code, listed, error = run("list", "--all", "--key", "PM-9")
+    assert (code, listed) == (2, "")
+    assert error.startswith("broken: ")
