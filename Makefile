@@ -90,7 +90,7 @@ test-distributed: build/distributed-venv/.installed ## Kills in a cluster (Debia
 test-databases: build/databases-venv/.installed ## A shared ledger (Debian's postgresql, pgbouncer, mariadb-server, libmariadb-dev, gcc)
 	@echo "== pytest tests of a shared ledger on PostgreSQL by two drivers, PgBouncer and MariaDB"
 	@FSM_DATABASES=postgresql,psycopg2,pgbouncer,mariadb $(<D)/bin/pytest --quiet --numprocesses 2 \
-		tests/unit/writes/test_shared_ledger.py \
+		tests/unit/writes/test_shared_ledger.py tests/unit/writes/test_services.py \
 		tests/unit/operators/test_shared_webhooks.py tests/unit/polling/test_asset_stores.py \
 		tests/unit/state/test_database.py
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from getpass import getuser
 from typing import TYPE_CHECKING
 
+from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.api.redaction import printable
 from fsm_provider.commands.cli import (
     ALL_HELP,
@@ -37,7 +38,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         'PM-8 --not-created --why "not in the service, asked Jo"',
     ),
     "forget": ('PM-9 --why "cancelled, to be created again"',),
+    "services": ("",),
+    "add-service": ("'https://api.example.com/v1 (account north)'",),
+    "rename-service": ("https://api.example.com/v1 https://api.example.com/v2",),
 }
+HEAD_OF_SERVICES = ("service", "connection")
+NO_SERVICES = (
+    "connection '{}' names no database as its state_conn_id, and without one each run has a "
+    "ledger of its own: there are no services to tell apart"
+)
 HEAD = ("connection", "key", "state", "id", "sent by", "at (UTC)", "what")
 
 
@@ -101,10 +110,31 @@ def _forget(options: argparse.Namespace) -> int:
     return 0
 
 
+def _show_services(options: argparse.Namespace) -> int:
+    """Add or rename a service, if that is the command, and show all."""
+    with quiet_airflow():
+        from fsm_provider.writes import admin
+        from fsm_provider.writes.sql_ledger import SqlLedgers
+
+        with admin.open_ledgers(options.conn_id) as ledgers:
+            if not isinstance(ledgers, SqlLedgers):
+                raise FsmRefusedError(NO_SERVICES.format(options.conn_id))
+            if options.command == "add-service":
+                ledgers.add_service(options.new)
+            elif options.command == "rename-service":
+                ledgers.rename_service(options.old, options.new)
+            services = ledgers.services()
+    print_table(HEAD_OF_SERVICES, services)
+    return 0
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
     "settle": _settle,
     "forget": _forget,
+    "services": _show_services,
+    "add-service": _show_services,
+    "rename-service": _show_services,
 }
 
 
@@ -155,6 +185,15 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
 
     text = "have a write that is done sent again by the next attempt"
     parser.subcommand("forget", text, task_options, person_options)
+
+    parser.subcommand("services", "show the services that the ledger tells apart")
+    text = "say that a service is none of those that the ledger knows"
+    adding = parser.subcommand("add-service", text)
+    adding.add_argument("new", metavar="NAME")
+    text = "say that a service has another host or login now: what was sent to it counts as sent"
+    renaming = parser.subcommand("rename-service", text)
+    renaming.add_argument("old", metavar="OLD")
+    renaming.add_argument("new", metavar="NEW")
     return parser
 
 

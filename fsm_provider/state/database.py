@@ -82,6 +82,14 @@ def _now(_: now, compiler: Any, **__: Any) -> str:
     return NOW[compiler.dialect.name]
 
 
+# Texts, as an engine that is new compiles each query: 2 ms of an opening, which takes 2 without.
+_COLUMNS = map(str, sa.select(*METADATA.tables.values()).selected_columns)
+_ALL_COLUMNS = " ".join(
+    ["SELECT", ", ".join(_COLUMNS), "FROM", ", ".join(METADATA.tables), "WHERE 1 = 0"]
+)
+_VERSION = "SELECT MAX(version) FROM fsm_schema"
+
+
 def in_transaction(
     engine: Engine, work: Callable[[Connection], ResultT], *, waits_for_server: bool = True
 ) -> ResultT:
@@ -161,9 +169,10 @@ def open_database(
         raise no_ledger  # SQLite would create the file
     engine = _make_engine(url)
     try:
-        stored = in_transaction(engine, _read_schema, waits_for_server=False)
+        stored = _read_schema(engine)
         if stored.version is None and create:
-            stored = _create_tables(engine, prefix)
+            _create_tables(engine, prefix)
+            stored = _read_schema(engine)
         if not stored.tables:
             raise no_ledger
         _check_schema(stored, prefix, shown_url)
@@ -178,13 +187,17 @@ def open_database(
 def _read_connection(
     state_conn_id: str, get_hook: Callable[[str], Any], prefix: str
 ) -> tuple[URL, Mapping[str, Any]]:
-    """Return the URL that Airflow makes of a connection, and the connection's extra."""
+    """Return the URL of a connection's database, and the connection's extra."""
     try:
         hook = get_hook(state_conn_id)
+        connection = hook.get_connection(state_conn_id)
+        conn_type = connection.conn_type
         if not hasattr(hook, "get_sqlalchemy_engine"):
-            conn_type = getattr(hook, "conn_type", "?")
             raise FsmInputError(f"{prefix} is of type {conn_type}, not of a SQL database")
-        url = hook.get_sqlalchemy_engine({"hide_parameters": True}).url
+        if conn_type == "sqlite":
+            url = _url_of_file(connection, prefix)
+        else:
+            url = hook.get_sqlalchemy_engine({"hide_parameters": True}).url
     except AirflowNotFoundException as error:
         text = f"state_conn_id: {explain_not_found(state_conn_id, error)}"
         raise AirflowNotFoundException(text) from None
@@ -192,21 +205,28 @@ def _read_connection(
         is_package_missing = isinstance(error, ImportError | NoSuchModuleError)
         if not is_package_missing and "nknown hook type" not in str(error):
             raise
-        packages = "apache-airflow-providers-postgres or apache-airflow-providers-mysql"
-        advice = f"install {packages}, with the database's driver"
-        raise FsmInputError(f"{prefix}: {error}: {advice}") from None
-    return url, hook.get_connection(state_conn_id).extra_dejson
+        raise FsmInputError(
+            f"{prefix}: {error}: install apache-airflow-providers-postgres or "
+            "apache-airflow-providers-mysql, with the database's driver"
+        ) from None
+    return url, connection.extra_dejson
+
+
+def _url_of_file(connection: Any, prefix: str) -> URL:
+    """Return the URL of the file that a connection names; Airflow's would name it decoded."""
+    path = connection.host or ""
+    is_absolute = path.startswith("/") and not connection.schema
+    if not is_absolute or not path.isprintable():
+        text = "its host should be the absolute path of a file, the rest empty"
+        raise FsmInputError(f"{prefix}: {text}")
+    return sa.engine.URL.create("sqlite", database=path)
 
 
 def _check_connection(url: URL, extra: Mapping[str, Any], prefix: str) -> None:
-    """Check that a connection is of a database that lasts, and means what is used of it."""
+    """Check that a connection is of a database that we know, and means what is used of it."""
     dialect = url.get_backend_name()
     if dialect not in FIRST_STATEMENT:
         text = f"is {dialect}: it should be SQLite, PostgreSQL, MySQL or MariaDB"
-        raise FsmInputError(f"{prefix}: {text}")
-    is_absolute_path = (url.database or "").startswith("/")
-    if dialect == "sqlite" and not is_absolute_path:
-        text = "its host should be the absolute path of a file, the rest empty"
         raise FsmInputError(f"{prefix}: {text}")
     unused = [name for name in extra if name.startswith("ssl") and name not in url.query]
     if unused:
@@ -249,16 +269,31 @@ class _StoredSchema:
     :param tables: the names of those that are there.
     :param version: None if the row is missing that is written last.
     :param missing: the names of tables, and of columns as ``table.column``, that are not.
-    :param is_new: whether this process has just made them.
     """
 
     tables: set[str]
     version: int | None
     missing: Collection[str] = ()
-    is_new: bool = False
 
 
-def _read_schema(connection: Connection) -> _StoredSchema:
+def _read_schema(engine: Engine) -> _StoredSchema:
+    """Return what there is: by two queries, or table by table if something is missing."""
+    with suppress(DBAPIError):
+        return in_transaction(engine, _read_whole_schema, waits_for_server=False)
+    return in_transaction(engine, _inspect_schema, waits_for_server=False)
+
+
+def _read_whole_schema(connection: Connection) -> _StoredSchema:
+    """Return what there is if nothing is missing.
+
+    :raises DBAPIError: if something is. To list the columns of each table takes twice as long:
+        PostgreSQL 24 ms in place of 12, at the beginning of each task.
+    """
+    connection.exec_driver_sql(_ALL_COLUMNS)
+    return _StoredSchema(set(METADATA.tables), connection.exec_driver_sql(_VERSION).scalar())
+
+
+def _inspect_schema(connection: Connection) -> _StoredSchema:
     inspector = sa.inspect(connection)
     tables = set(METADATA.tables) & set(inspector.get_table_names())
     missing = set(METADATA.tables) - tables
@@ -267,8 +302,8 @@ def _read_schema(connection: Connection) -> _StoredSchema:
         columns = set(METADATA.tables[name].columns.keys())
         missing |= {f"{name}.{column}" for column in columns - stored_columns}
     version = None
-    if SCHEMA.name in tables and f"{SCHEMA.name}.version" not in missing:
-        version = connection.execute(sa.select(sa.func.max(SCHEMA.c.version))).scalar()
+    if SCHEMA.name in tables:
+        version = connection.exec_driver_sql(_VERSION).scalar()
     return _StoredSchema(tables, version, missing)
 
 
@@ -297,22 +332,21 @@ def _listed(names: Collection[str]) -> str:
     return f"{', '.join(sorted(names))} {verb}"
 
 
-def _create_tables(engine: Engine, prefix: str) -> _StoredSchema:
-    """Create the tables, unless another process has done so; return what there is then."""
+def _create_tables(engine: Engine, prefix: str) -> None:
+    """Create the tables, unless another process has done so."""
     if engine.dialect.name == "sqlite":
         _use_write_ahead_log(engine)
     try:
-        stored = in_transaction(engine, _create_once, waits_for_server=False)
+        is_new = in_transaction(engine, _create_once, waits_for_server=False)
     finally:
         engine.dispose()  # ends the session, and with it the lock of MySQL
-    if stored.is_new:
+    if is_new:
         text = "%s: its tables were created (%s): it knows nothing that was sent before"
-        logger.warning(text, prefix, ", ".join(sorted(stored.tables)))
-    return stored
+        logger.warning(text, prefix, ", ".join(sorted(METADATA.tables)))
 
 
-def _create_once(connection: Connection) -> _StoredSchema:
-    """Create all tables, and then the row of their version, if there is none of them.
+def _create_once(connection: Connection) -> bool:
+    """Create all tables, and then the row of their version; return False if there is any of them.
 
     That is one transaction in SQLite and PostgreSQL. MySQL and MariaDB commit after each table: if
     this process is killed in between, the row is missing.
@@ -320,12 +354,11 @@ def _create_once(connection: Connection) -> _StoredSchema:
     dialect = connection.dialect.name
     if dialect in LOCK_SCHEMA:
         connection.exec_driver_sql(LOCK_SCHEMA[dialect])
-    stored = _read_schema(connection)
-    if stored.tables:
-        return stored
+    if _inspect_schema(connection).tables:
+        return False
     METADATA.create_all(connection)
     connection.execute(SCHEMA.insert().values(version=VERSION))
-    return _StoredSchema(set(METADATA.tables), VERSION, is_new=True)
+    return True
 
 
 def _use_write_ahead_log(engine: Engine) -> None:

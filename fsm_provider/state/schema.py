@@ -30,6 +30,16 @@ SCHEMA = sa.Table(
 )
 """One row, which is written last: where it is, all tables have been made."""
 
+SERVICES = sa.Table(
+    "fsm_services",
+    METADATA,
+    sa.Column("id", DIGEST, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("name_digest", DIGEST, nullable=False, unique=True),
+    **TABLE_OPTIONS,
+)
+"""A service: a random id, to which rows refer, and the base URL and account that it has now."""
+
 LEDGER = sa.Table(
     "fsm_ledger",
     METADATA,
@@ -37,8 +47,8 @@ LEDGER = sa.Table(
     sa.Column("scope", DIGEST, primary_key=True),
     sa.Column("id", DIGEST, primary_key=True),  # of the key
     sa.Column("key", sa.Text),
-    sa.Column("service", sa.Text),
-    sa.Column("service_digest", DIGEST, nullable=False),
+    sa.Column("service", sa.Text),  # its name then
+    sa.Column("service_id", DIGEST, nullable=False),
     sa.Column("digest", DIGEST, nullable=False),  # of the request
     # What it writes.
     sa.Column("kind", sa.String(64), nullable=False),
@@ -69,12 +79,12 @@ LEDGER = sa.Table(
     sa.Column("job_digest", DIGEST),  # of the id of a job that was made
     sa.Column("error", sa.Text),
     sa.Column("note", sa.Text),
-    sa.UniqueConstraint("service_digest", "job_digest"),
+    sa.UniqueConstraint("service_id", "job_digest"),
     sa.Index("fsm_ledger_task", "task_digest"),
-    sa.Index("fsm_ledger_lookup", "service_digest", "lookup_digest"),
-    sa.Index("fsm_ledger_state", "service_digest", "state", "sent_at"),
-    sa.Index("fsm_ledger_id", "service_digest", "id"),
-    sa.Index("fsm_ledger_reference", "service_digest", "reference_digest"),
+    sa.Index("fsm_ledger_lookup", "service_id", "lookup_digest"),
+    sa.Index("fsm_ledger_state", "service_id", "state", "sent_at"),
+    sa.Index("fsm_ledger_id", "service_id", "id"),
+    sa.Index("fsm_ledger_reference", "service_id", "reference_digest"),
     **TABLE_OPTIONS,
 )
 """A row for each write. The primary key allows a key one row, the other constraint a job."""
@@ -83,11 +93,14 @@ TASKS = sa.Table(
     "fsm_tasks",
     METADATA,
     sa.Column("task_digest", DIGEST, primary_key=True),
-    sa.Column("service", sa.Text, nullable=False),
+    sa.Column("service_id", DIGEST, nullable=False),
+    sa.Column("fsm_conn_id", sa.Text, nullable=False),
     sa.Column("ledger_id", DIGEST, nullable=False),
     **TABLE_OPTIONS,
 )
-"""The service that a task of a run writes to, and a random id: another database has another."""
+"""The service that a task of a run writes to, by which connection, and a random id: another
+database has another.
+"""
 
 ASSET_STATE = sa.Table(
     "fsm_asset_state",

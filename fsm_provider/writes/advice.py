@@ -25,7 +25,9 @@ TASK_OPTIONS = (
 ONLY_WHAT_IS_MISSING = (
     "look each write up in the service, and put only what is missing into another run"
 )
-SERVICE_CHANGED = "restore its host and login, and clear the task"
+SERVICE_CHANGED = "Restore its host and login, and clear the task"
+SERVICE_IS_THERE = "If nothing was sent to it, rename it first, to any text"
+SERVICE_IS_NOT_THERE = f"'{COMMAND} services' shows those that it knows"
 LEDGER_CHANGED = (
     "restore state_conn_id and airflow_name, and clear the task; or, if that ledger is gone, "
     f"{ONLY_WHAT_IS_MISSING}"
@@ -51,6 +53,29 @@ AFTER_REFUSAL = {
     "uncertain": "settle it",
 }
 """What to do about an entry that could not be changed, by the state that it is in."""
+
+
+def for_unknown_service(fsm_conn_id: str, known: str, new: str) -> str:
+    """Return what to do where a service may be one that the ledger knows by another name."""
+    add = f"{COMMAND} add-service {shlex.join(['--conn-id', fsm_conn_id, new])}"
+    return (
+        "\nIf they are one service, which has another host or login now:\n"
+        f"  {_rename(fsm_conn_id, known, new)}\n"
+        f"If they are two:\n  {add}\nThen clear the task."
+    )
+
+
+def for_changed_service(fsm_conn_id: str, before: str, now: str) -> str:
+    """Return what to do where a task has written to a service by another name."""
+    return (
+        "If they are one service, which has another host or login now, say so and clear the task:\n"
+        f"  {_rename(fsm_conn_id, before, now)}\n"
+        f"Else: {SERVICE_CHANGED}"
+    )
+
+
+def _rename(fsm_conn_id: str, old: str, new: str) -> str:
+    return f"{COMMAND} rename-service {shlex.join(['--conn-id', fsm_conn_id, old, new])}"
 
 
 @dataclass(frozen=True)

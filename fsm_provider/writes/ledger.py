@@ -38,8 +38,8 @@ class LedgerEntry:
     """What the ledger holds of a write. Times are milliseconds since 1970 by the ledger's clock.
 
     :param id: the digest of the key, which identifies the write within its scope.
-    :param service: base URL and account.
-    :param digest: of the service and the request, by which the write is verified.
+    :param service: base URL and account, as they were when it was sent.
+    :param digest: of the request, by which the write is verified.
     :param kind: ``job``, ``webhook`` or ``request``.
     :param what: method and path.
     :param sent_by: the task that sent it last, or has planned it.
@@ -137,7 +137,7 @@ def new_entry(
         id=id_for(key),
         key=key,
         service=service,
-        digest=digest_for([service, *request.content]),
+        digest=digest_for(request.content),
         kind=kind,
         what=f"{request.method} {request.path}",
         sent_by=sent_by,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import conf
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.writes.advice import LEDGER_CHANGED, SERVICE_CHANGED
+from fsm_provider.writes.advice import LEDGER_CHANGED, SERVICE_CHANGED, for_changed_service
 from fsm_provider.writes.task_ledger import NEVER_EXPIRE, TaskLedger
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) ->
         is_cleared = conf.getboolean("state_store", "clear_on_success", fallback=False)
         if by_key or store is None or is_cleared:
             raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
-        _keep_to_first(store, service, {"service": service, "id": IN_AIRFLOW})
+        first: Any = store.get(FIRST) or {"service": service}
+        _keep_to_first(store, hook, {**first, "id": IN_AIRFLOW})
         yield TaskLedger(store, task)
         return
     from fsm_provider.state.database import open_database
@@ -76,32 +77,39 @@ def open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) ->
 
     engine = open_database(state_conn_id)
     try:
-        _keep_to_first(store, service, register(engine, task, service))
-        yield SqlLedger(engine, scope_of(task, service, by_key=by_key))
+        registered = register(engine, task, service, hook.fsm_conn_id)
+        _keep_to_first(store, hook, registered)
+        service_id = registered["service_id"]
+        yield SqlLedger(engine, scope_of(task, service_id, by_key=by_key), service_id)
     finally:
         engine.dispose()
 
 
-def _keep_to_first(store: Any, service: str, registered: dict[str, str]) -> None:
+def _keep_to_first(store: Any, hook: FsmHook, registered: dict[str, str]) -> None:
     """Refuse another service or ledger than that of the task's first attempt; store those.
 
     :param store: the task state store; None before Airflow 3.3, which has none.
-    :param registered: the service of the first attempt as the ledger has it, and the ledger's id.
+    :param registered: the service of the first attempt, by the name that it has now where a
+        database knows that, and the ledger's id.
     """
     stored = None if store is None else store.get(FIRST)
     first = registered if stored is None else stored
-    for before in (registered["service"], first["service"]):
-        if before != service:
-            raise FsmInputError(
-                f"host: earlier attempts of this task have written to {before}, and the connection "
-                f"leads to {service} now. Nothing was sent: {SERVICE_CHANGED}"
-            )
     if first["id"] != registered["id"]:
         elsewhere = "in another database, or under another airflow_name,"
         where = "in Airflow itself" if first["id"] == IN_AIRFLOW else elsewhere
         raise FsmInputError(
             f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. "
             f"Nothing was sent: {LEDGER_CHANGED}"
+        )
+    before = registered["service"]
+    service = hook.settings.service
+    if before != service:
+        next_step = SERVICE_CHANGED
+        if registered["id"] != IN_AIRFLOW:
+            next_step = for_changed_service(hook.fsm_conn_id, before, service)
+        raise FsmInputError(
+            f"host: earlier attempts of this task have written to {before}, and the connection "
+            f"leads to {service} now. Nothing was sent. {next_step}"
         )
     if store is not None and stored is None:
         store.set(FIRST, registered, retention=NEVER_EXPIRE)

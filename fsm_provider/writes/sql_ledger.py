@@ -10,21 +10,23 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import astuple
+from contextlib import suppress
+from dataclasses import astuple, replace
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from fsm_provider.api.digests import DIGITS, digest_for
-from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.state.database import in_transaction, now
-from fsm_provider.state.schema import LEDGER, TASKS
+from fsm_provider.state.schema import LEDGER, SERVICES, TASKS
 from fsm_provider.state.task import Task
-from fsm_provider.writes.advice import ROWS_GONE
+from fsm_provider.writes import advice
 from fsm_provider.writes.ledger import (
     ANY_ENTRY,
     Change,
@@ -51,24 +53,28 @@ _UPDATE = LEDGER.update().where(
 )
 
 
-def scope_of(task: Task, service: str, *, by_key: bool) -> str:
+def scope_of(task: Task, service_id: str, *, by_key: bool) -> str:
     """Return the scope in which a key is written once.
 
-    It is a service, or a task of a run with all its map indexes.
+    It is a service, or a task of a run with all its map indexes that write to that service.
     """
     if by_key:
-        return f"keys-{digest_for(service, DIGITS - 5)}"
-    return digest_for([task.airflow, task.dag_id, task.run_id, task.task_id])
+        return f"keys-{service_id}"[:DIGITS]
+    return digest_for([task.airflow, task.dag_id, task.run_id, task.task_id, service_id])
 
 
 class SqlLedger:
-    """The ledger of one scope. It holds no state: each method is a transaction of its own."""
+    """The ledger of one scope. It holds no state: each method is a transaction of its own.
+
+    :param service_id: of the service to which all writes in the scope go.
+    """
 
     is_shared = True
 
-    def __init__(self, engine: Engine, scope: str) -> None:
+    def __init__(self, engine: Engine, scope: str, service_id: str) -> None:
         self._engine = engine
         self._scope = scope
+        self._service_id = service_id
 
     def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         wanted = sorted(ids)
@@ -114,7 +120,7 @@ class SqlLedger:
     def rivals_of(self, entry: LedgerEntry) -> list[str]:
         is_another = sa.or_(LEDGER.c.scope != self._scope, LEDGER.c.id != entry.id)
         query = sa.select(LEDGER.c.key).where(
-            _is_of(entry.service),
+            LEDGER.c.service_id == self._service_id,
             LEDGER.c.state.not_in(("free", "done")),
             LEDGER.c.lookup_digest == entry.lookup_digest,
             is_another,
@@ -145,7 +151,7 @@ class SqlLedger:
             if len(entries) < len(changes):
                 raise FsmInputError(
                     f"state_conn_id: rows of {LEDGER.name} that a task was at work on are gone: "
-                    f"{ROWS_GONE}"
+                    f"{advice.ROWS_GONE}"
                 )
             if changed:
                 connection.execute(_UPDATE, changed)
@@ -162,7 +168,8 @@ class SqlLedger:
         entry = self.load([entry_id])[entry_id]
         after = change(entry)
         holder = sa.select(LEDGER.c.key).where(
-            _is_of(entry.service), LEDGER.c.job_digest == digest_for(after.result_id)
+            LEDGER.c.service_id == self._service_id,
+            LEDGER.c.job_digest == digest_for(after.result_id),
         )
         with self._engine.connect() as connection:
             key = connection.execute(holder).scalar()
@@ -194,7 +201,7 @@ class SqlLedger:
             "id": entry.id,
             "key": _escaped(entry.key),
             "service": _escaped(entry.service),
-            "service_digest": _service_digest(entry.service),
+            "service_id": self._service_id,
             "digest": entry.digest,
             "kind": entry.kind,
             "what": _escaped(entry.what),
@@ -229,9 +236,9 @@ class SqlLedgers:
 
     def __init__(self, engine: Engine, services: Iterable[str]) -> None:
         self._engine = engine
-        self._is_ours: ColumnElement[bool] = LEDGER.c.service_digest.in_(
-            [_service_digest(name) for name in services]
-        )
+        digests = [digest_for(name) for name in services]
+        ids = sa.select(SERVICES.c.id).where(SERVICES.c.name_digest.in_(digests))
+        self._is_ours: ColumnElement[bool] = LEDGER.c.service_id.in_(ids)
 
     def entries(
         self,
@@ -250,16 +257,23 @@ class SqlLedgers:
                 | self._is_ours & (LEDGER.c.reference_digest == digest_for(text))
                 | self._is_ours & (LEDGER.c.job_digest == digest_for(job_id))
             )
-        query = _select_entries().where(condition, *_conditions_for(wanted))
+        # A service may have been renamed since.
+        query = (
+            _select_entries()
+            .add_columns(SERVICES.c.name.label("service_now"))
+            .join(SERVICES, SERVICES.c.id == LEDGER.c.service_id)
+            .where(condition, *_conditions_for(wanted))
+        )
         if states:
             query = query.where(LEDGER.c.state.in_(states))
         query = query.order_by(LEDGER.c.sent_at.desc()).limit(latest)
         with self._engine.connect() as connection:
             latest_first = connection.execute(query).mappings().all()
-        return [
-            (SqlLedger(self._engine, row["scope"]), entry_from(row))
-            for row in reversed(latest_first)
-        ]
+        entries = []
+        for row in reversed(latest_first):
+            entry = replace(entry_from(row), service=_unescaped(row["service_now"]))
+            entries.append((SqlLedger(self._engine, row["scope"], row["service_id"]), entry))
+        return entries
 
     def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
         begin_of_day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
@@ -278,6 +292,37 @@ class SqlLedgers:
                 tally = Tally(_unescaped(airflow), _unescaped(dag_id), day, state_then)
                 counts[tally] = count
         return counts
+
+    def services(self) -> list[tuple[str, str]]:
+        """Return all services of the database, each with each connection that has led to it."""
+        return in_transaction(self._engine, _services)
+
+    def add_service(self, name: str) -> None:
+        """Say that a service is none of those that are known."""
+        with suppress(IntegrityError):  # it is known
+            in_transaction(self._engine, partial(_add_service, name))
+
+    def rename_service(self, old: str, new: str) -> None:
+        """Say that a service has another base URL or account now.
+
+        :raises FsmRefusedError: if there is none of the old name, or one of the new name.
+        """
+        change = (
+            SERVICES.update()
+            .where(SERVICES.c.name_digest == digest_for(old))
+            .values(name=_escaped(new), name_digest=digest_for(new))
+        )
+        try:
+            changed = in_transaction(self._engine, lambda connection: connection.execute(change))
+        except IntegrityError:
+            raise FsmRefusedError(
+                f"'{new}' is another service of this ledger: nothing was renamed. "
+                f"{advice.SERVICE_IS_THERE}"
+            ) from None
+        if changed.rowcount == 0:
+            raise FsmRefusedError(
+                f"no service of this ledger is '{old}': {advice.SERVICE_IS_NOT_THERE}"
+            )
 
 
 def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool]]:
@@ -340,36 +385,91 @@ def entry_from(row: Mapping[Any, Any]) -> LedgerEntry:
     return as_read(entry)
 
 
-def register(engine: Engine, task: Task, service: str) -> dict[str, str]:
-    """Return the service that a task writes to, and its random id: those of its first attempt."""
-    query = sa.select(TASKS.c.service, TASKS.c.ledger_id).where(
-        TASKS.c.task_digest == task_digest(task)
+# The services of a database, and what its tasks keep to.
+
+
+def register(engine: Engine, task: Task, service: str, fsm_conn_id: str) -> dict[str, str]:
+    """Return what the first attempt of a task has written to, and where it was recorded.
+
+    :param service: to which this attempt would write.
+    :return: ``service``, by the name that it has now, ``service_id``, and ``id``, a random one: of
+        the ledger.
+    :raises FsmInputError: if this is the first attempt, and the service may be one that the ledger
+        knows under another name.
+    """
+    query = (
+        sa.select(SERVICES.c.name, SERVICES.c.id, TASKS.c.ledger_id)
+        .join(TASKS, TASKS.c.service_id == SERVICES.c.id)
+        .where(TASKS.c.task_digest == task_digest(task))
     )
-    new = {"task_digest": task_digest(task), "service": _escaped(service), "ledger_id": uuid4().hex}
 
     def read_or_insert(connection: Connection) -> dict[str, str]:
-        row = connection.execute(query).mappings().first()
+        row = connection.execute(query).first()
         if row is None:
-            connection.execute(TASKS.insert(), new)
-        stored = row or new
-        return {"service": str(_unescaped(stored["service"])), "id": stored["ledger_id"]}
+            new = TASKS.insert().values(
+                task_digest=task_digest(task),
+                service_id=_id_of(connection, service, fsm_conn_id),
+                fsm_conn_id=_escaped(fsm_conn_id),
+                ledger_id=uuid4().hex,
+            )
+            connection.execute(new)
+            row = connection.execute(query).one()
+        name, service_id, ledger_id = row
+        return {"service": _unescaped(name), "service_id": service_id, "id": ledger_id}
 
     try:
         return in_transaction(engine, read_or_insert)
-    except IntegrityError:  # another attempt has just done so
+    except IntegrityError:  # another process has just inserted the task, or the service
         return in_transaction(engine, read_or_insert)
 
 
-_service_digest = lru_cache(digest_for)
+def _id_of(connection: Connection, service: str, fsm_conn_id: str) -> Any:
+    """Return the id of a service, which is added unless it may be another one, renamed."""
+    service_id = connection.execute(_select_id(service)).scalar()
+    if service_id is not None:
+        return service_id
+    for name, conn_id in _services(connection):
+        if conn_id == fsm_conn_id or _host_of(name) == _host_of(service):
+            next_step = advice.for_unknown_service(fsm_conn_id, name, service)
+            raise FsmInputError(
+                f"host: the connection leads to {service}, which the ledger does not know. It "
+                f"knows {name}, which has the same host or was written to by this connection. "
+                f"Nothing was sent.{next_step}"
+            )
+    return _add_service(service, connection)
+
+
+def _select_id(service: str) -> Any:
+    return sa.select(SERVICES.c.id).where(SERVICES.c.name_digest == digest_for(service))
+
+
+def _host_of(service: str) -> str | None:
+    url = service.partition(" ")[0]
+    return urlsplit(url).hostname
+
+
+def _services(connection: Connection) -> list[tuple[str, str]]:
+    """Return the names of services, each with each connection by which tasks have written to it."""
+    query = (
+        sa.select(SERVICES.c.name, TASKS.c.fsm_conn_id)
+        .outerjoin(TASKS, TASKS.c.service_id == SERVICES.c.id)
+        .distinct()
+    )
+    rows = connection.execute(query)
+    return sorted((_unescaped(name), _unescaped(conn_id) or "-") for name, conn_id in rows)
+
+
+def _add_service(name: str, connection: Connection) -> str:
+    """Add a service; return its id."""
+    service_id = uuid4().hex
+    new = SERVICES.insert().values(id=service_id, name=_escaped(name), name_digest=digest_for(name))
+    connection.execute(new)
+    return service_id
 
 
 @lru_cache(maxsize=1_000)
 def task_digest(task: Task) -> str:
     return digest_for(astuple(task))
-
-
-def _is_of(service: str) -> ColumnElement[bool]:
-    return LEDGER.c.service_digest == _service_digest(service)
 
 
 def _escaped(value: Any) -> Any:

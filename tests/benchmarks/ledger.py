@@ -75,9 +75,9 @@ def _seconds_to_find(count: int) -> float:
 
     service = "https://many.example"
     task = Task("dag", "run", "task")
-    of_service = digest_for(service)
+    service_id = digest_for(service)
     engine = open_database("ledger")
-    ledger = SqlLedger(engine, "scope")
+    ledger = SqlLedger(engine, "scope", service_id)
     entries = []
     for number in range(count):
         request = ApiRequest("POST", "/", body=str(number).encode())
@@ -87,9 +87,7 @@ def _seconds_to_find(count: int) -> float:
     taken: list[float] = []
     for number in random.Random(count).sample(range(count), _LOOK_UPS):
         start = time.perf_counter()
-        is_its = (LEDGER.c.service_digest == of_service) & (
-            LEDGER.c.job_digest == digest_for(number)
-        )
+        is_its = (LEDGER.c.service_id == service_id) & (LEDGER.c.job_digest == digest_for(number))
         with engine.connect() as connection:
             key = connection.execute(select(LEDGER.c.key).where(is_its)).scalar()
         taken.append(time.perf_counter() - start)

@@ -53,18 +53,22 @@ def main() -> None:
 
 
 def fill_ledger(conn_id: str, number: int, now: float) -> None:
+    from fsm_provider.api.digests import digest_for
     from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
-    from fsm_provider.state.schema import LEDGER, METADATA, SCHEMA, VERSION
+    from fsm_provider.state.schema import LEDGER, METADATA, SCHEMA, SERVICES, VERSION
     from fsm_provider.writes.sql_ledger import SqlLedger
 
     settings = settings_from(read_connection_outside_of_tasks(conn_id))
     file = json.loads(os.environ[f"AIRFLOW_CONN_LEDGER_{conn_id.upper()}"])["host"]
     engine = sa.create_engine(f"sqlite:///{file}")
     METADATA.create_all(engine)
-    ledger = SqlLedger(engine, "office")
+    ledger = SqlLedger(engine, "office", conn_id)
+    name = settings.service
     entries = list(entries_of(settings.service, number, now))
     with engine.begin() as connection:
         connection.execute(SCHEMA.insert().values(version=VERSION))
+        service = {"id": conn_id, "name": name, "name_digest": digest_for(name)}
+        connection.execute(SERVICES.insert().values(service))
         connection.execute(LEDGER.insert(), [ledger._row_of(entry) for entry in entries])
     engine.dispose()
 

@@ -88,7 +88,7 @@ def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_ru
         for scope, key, state in stored:
             entry = new_entry(task, service, ApiRequest("POST", "/x"), key)
             sent = replace(entry, state=state, sent_at=1)
-            values = SqlLedger(engine, scope)._row_of(sent)
+            values = SqlLedger(engine, scope, "service")._row_of(sent)
             connection.execute(LEDGER.insert().values(values))
         before = connection.exec_driver_sql(export).mappings().all()
         connection.exec_driver_sql(delete)

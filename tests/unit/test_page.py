@@ -25,6 +25,7 @@ from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing.server import BackgroundServer, listen
+from fsm_provider.writes import admin as ledger_admin
 from fsm_provider.writes.ledger import id_for
 from tests.capabilities import PAGE, STATE_STORE
 from tests.unit.conftest import TOKEN
@@ -585,6 +586,24 @@ def test_a_settlement_goes_to_the_ledger_of_its_row_and_back_to_what_was_shown(
     assert "conn_id=&" in settled.headers["location"]
     assert states(three) == ["done"]
     assert states(store) == UNCERTAIN
+
+
+@in_a_database
+def test_what_was_sent_to_a_service_before_it_was_renamed_is_shown_and_settled(
+    store, browser, monkeypatch
+):
+    connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
+    monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, "login": "north"}))
+    jo = browser("jo")
+    assert "0 to look up: may exist or not" in words(jo.get())
+    old = rows(store)[0].service
+    with ledger_admin.open_ledgers("fsm_default") as ledgers:
+        ledgers.rename_service(old, f"{old} (account north)")
+
+    assert "1 to look up: may exist or not" in words(jo.get())
+    ((action, given),) = jo.forms()
+    assert jo.post(action, {**given, **FOUND}).status_code == 303
+    assert states(store) == ["done"]
 
 
 @in_a_database

@@ -1,10 +1,12 @@
 """The database of a ledger as it is opened: made whole or not at all, and which version it has."""
 
+import json
 import logging
 import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,36 @@ from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.databases import Database
 from tests.unit.writes.operators import lose, write_job
 
-TABLES = {"fsm_asset_state", "fsm_ledger", "fsm_schema", "fsm_tasks"}
-PROCESSES, THREADS_OF_EACH = 10, 4
+TABLES = {"fsm_asset_state", "fsm_ledger", "fsm_schema", "fsm_services", "fsm_tasks"}
+PROCESSES = 40
+NAMES = [
+    "ledger.db",
+    "a b.db",
+    " a.db",
+    "a.db ",
+    "a?b.db",
+    "a?mode=ro",
+    "?",
+    "a#b.db",
+    "a%20b.db",
+    "a%3Fb.db",
+    "a%2Fb.db",
+    "a%00b.db",
+    "100%",
+    "a+b.db",
+    "a&b=c.db",
+    "a;b.db",
+    "a:b@c.db",
+    "a\\b.db",
+    "'a' \"b\".db",
+    "[a].db",
+    "$HOME.db",
+    "~.db",
+    ":memory:",
+    "file:a.db",
+    "stra\N{LATIN SMALL LETTER SHARP S}e.db",
+]
+UNPRINTABLE = ["a\nb.db", "a\0b.db", "a\N{ZERO WIDTH SPACE}b.db"]
 
 
 def tables_of(database):
@@ -40,19 +70,9 @@ def attempt(number=1):
 
 
 OPEN_AT_ONCE = """
-import os, sys, threading
+import os, sys
 from fsm_provider.state.database import open_database
 
-def open_it():
-    open_database("ledger").dispose()
-
-failures = []
-
-def note(failure):
-    failures.append(failure)
-    print(failure.exc_value)
-
-threading.excepthook = note
 waiting, begin = os.pipe()
 children = []
 for _ in range(int(sys.argv[1])):
@@ -60,13 +80,13 @@ for _ in range(int(sys.argv[1])):
     if child == 0:
         os.close(begin)
         os.read(waiting, 1)  # until all are there
-        threads = [threading.Thread(target=open_it) for _ in range(int(sys.argv[2]))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        sys.stdout.flush()
-        os._exit(len(failures))
+        failed = 0
+        try:
+            open_database("ledger").dispose()
+        except Exception as error:
+            print(error, flush=True)
+            failed = 1
+        os._exit(failed)
     children.append(child)
 os.close(begin)
 for child in children:
@@ -77,10 +97,8 @@ for child in children:
 
 
 def test_many_processes_open_a_new_database_at_once_and_one_of_them_makes_it(database):
-    counts = [str(PROCESSES), str(THREADS_OF_EACH)]
-
     opened = subprocess.run(
-        [sys.executable, "-c", OPEN_AT_ONCE, *counts],
+        [sys.executable, "-c", OPEN_AT_ONCE, str(PROCESSES)],
         env=os.environ,
         capture_output=True,
         text=True,
@@ -92,6 +110,70 @@ def test_many_processes_open_a_new_database_at_once_and_one_of_them_makes_it(dat
     assert output.count("its tables were created") == 1
     assert tables_of(database) == TABLES
     assert database.rows("fsm_schema") == [(VERSION,)]
+
+
+class TestFiles:
+    """A ledger in SQLite is the file that its connection names, by whatever name."""
+
+    @pytest.fixture
+    def name_file(self, tmp_path, connection_extra, monkeypatch, connect, service):
+        folder = tmp_path / "files"
+        folder.mkdir()
+
+        def name(file, **fields):
+            connection = {"conn_type": "sqlite", "host": f"{folder}/{file}", **fields}
+            monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(connection))
+            connection_extra["state_conn_id"] = "ledger"
+            connect(service)
+            return folder
+
+        return name
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_the_file_of_that_name_is_made_and_no_other(self, service, name_file, name):
+        folder = name_file(name)
+
+        create_job().execute(attempt())
+
+        with closing(sqlite3.connect(folder / name)) as file:
+            assert file.execute("SELECT key, state FROM fsm_ledger").fetchall() == [
+                ("PM-7", "done")
+            ]
+        assert {path.name for path in folder.iterdir()} <= {name, f"{name}-wal", f"{name}-shm"}
+        assert len(service.jobs) == 1
+
+    @pytest.mark.parametrize(
+        "fields",
+        [*[{"host": f"/tmp/{name}"} for name in UNPRINTABLE], {"schema": "b.db"}],
+    )
+    def test_what_is_no_such_name_is_refused(self, service, name_file, fields):
+        folder = name_file("a.db", **fields)
+
+        with pytest.raises(
+            AirflowFailException, match="its host should be the absolute path of a file"
+        ):
+            create_job().execute(attempt())
+
+        assert list(folder.iterdir()) == []
+        assert service.requests == []
+
+
+def test_what_is_whole_is_opened_by_two_queries(database):
+    open_database("ledger").dispose()
+    statements = []
+
+    def note(connection, cursor, statement, *_):
+        statements.append(statement)
+
+    engine_class = sqlalchemy.engine.Engine
+    sqlalchemy.event.listen(engine_class, "before_cursor_execute", note)
+    try:
+        open_database("ledger").dispose()
+    finally:
+        sqlalchemy.event.remove(engine_class, "before_cursor_execute", note)
+
+    queries = [text for text in statements if not text.startswith(("BEGIN", "SET"))]
+    assert len(queries) == 2, queries
 
 
 def test_the_warning_names_the_tables_and_comes_once(database, caplog):
@@ -139,6 +221,8 @@ class TestTablesThatAreNotAsTheyShouldBe:
         [
             ("DROP TABLE fsm_ledger", "fsm_ledger is missing in .*nothing is created anew"),
             ("DROP TABLE fsm_tasks", "fsm_tasks is missing in "),
+            ("DROP TABLE fsm_services", "fsm_services is missing in "),
+            ("DROP TABLE fsm_asset_state", "fsm_asset_state is missing in "),
             (
                 "DELETE FROM fsm_schema",
                 "no row of fsm_schema: they were half made, or are not ours",
@@ -170,11 +254,16 @@ class TestTablesThatAreNotAsTheyShouldBe:
         with pytest.raises(FsmInputError, match="have version 2"):
             open_database("ledger")
 
-    def test_a_column_that_is_missing_is_named(self, database):
-        database.execute("ALTER TABLE fsm_ledger RENAME COLUMN note TO elsewhere")
+    @pytest.mark.parametrize(
+        "column",
+        ["fsm_ledger.note", "fsm_tasks.fsm_conn_id", "fsm_services.name", "fsm_asset_state.value"],
+    )
+    def test_a_column_that_is_missing_is_named(self, database, column):
+        table, name = column.split(".")
+        database.execute(f"ALTER TABLE {table} RENAME COLUMN {name} TO elsewhere")
 
         with pytest.raises(
-            FsmInputError, match=r"fsm_ledger\.note is missing in .*: restore a backup"
+            FsmInputError, match=rf"{table}\.{name} is missing in .*: restore a backup"
         ):
             open_database("ledger")
 
@@ -243,13 +332,25 @@ def test_later_processes_need_no_right_to_create_tables(
     engine_class = sqlalchemy.engine.Engine
     sqlalchemy.event.listen(engine_class, "before_cursor_execute", note)
     try:
-        create_job().execute(attempt())
+        create_job(once_per="key").execute(attempt())
+        lose(service)
+        for _ in range(2):
+            with pytest.raises(AirflowFailException, match="may or may not"):
+                write_job(key="PM-8", once_per="key").execute(attempt())
+        settle = ["settle", "PM-8", "--job-id", "4711", "--why", "found", "--by", "jo"]
+        for command in (
+            settle,
+            ["add-service", "https://api.example.com"],
+            ["rename-service", "https://api.example.com", "https://api.example.com/v1"],
+        ):
+            assert main(["ledger", *command]) == 0
+        assert write_job(key="PM-8", once_per="key").execute(attempt())["id"] == 4711
     finally:
         sqlalchemy.event.remove(engine_class, "before_cursor_execute", note)
 
-    assert len(service.jobs) == 1
+    assert len(service.requests) == 2
     for statement in statements:
-        assert not statement.upper().startswith(("CREATE", "ALTER", "DROP"))
+        assert not statement.upper().startswith(("CREATE", "ALTER", "DROP", "DELETE"))
 
 
 def take_rights(database):

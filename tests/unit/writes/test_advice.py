@@ -426,18 +426,19 @@ def rows_that_are_gone_are_restored(place):
     place.has("A")
 
 
-CONNECTION_RESTORED = "restore them, and clear the task"
-
-
-@way(
-    "SERVICE_CHANGED", row=CONNECTION_RESTORED, ledger="the task fails: restore them, and clear it."
+CONNECTION_RESTORED = (
+    "restore them, and clear the task; or [rename the service]"
+    "(ledger.md#another-host-or-a-second-account)"
 )
+
+
+@way("SERVICE_CHANGED", row=CONNECTION_RESTORED)
 def host_and_login_are_restored(place):
     place.lose("B", is_made=False)
     uncertain = place.fails(jobs("ABC"))
     place.edit_connection(login="north")
     said = place.fails(jobs("ABC"))
-    assert said.endswith("Nothing was sent: restore its host and login, and clear the task")
+    assert said.endswith("Restore its host and login, and clear the task")
 
     place.edit_connection(login=None)
     assert place.fails(jobs("ABC")).count("ledger settle") == 1
@@ -446,6 +447,38 @@ def host_and_login_are_restored(place):
 
     place.has("A", "B", "C")
     return said
+
+
+@way("for_changed_service", "for_unknown_service", "SERVICE_IS_THERE", "SERVICE_IS_NOT_THERE")
+def a_service_that_has_another_login_is_renamed(place):
+    if not place.is_shared:
+        return
+    place.succeeds(job("A"))
+    place.edit_connection(login="north")
+    said = place.fails(job("A"))
+    assert "so and clear the task:\n  python -m fsm_provider ledger rename-service" in said
+    (rename,) = re.findall(r"python -m fsm_provider ledger rename-service .*", said)
+    *_, old, new = shlex.split(rename)
+    said = place.fails(job("B"), run_id="another")
+    assert "If they are two:\n  python -m fsm_provider ledger add-service --conn-id" in said
+    (add,) = re.findall(r"python -m fsm_provider ledger add-service .*", said)
+
+    assert place.type(add)[0] == 0  # by mistake
+    code, said = place.type(rename)
+    assert code == 1
+    assert "If nothing was sent to it, rename it first, to any text" in said
+    code, said = place.type("python -m fsm_provider ledger rename-service nowhere mistake")
+    assert code == 1
+    assert "'python -m fsm_provider ledger services' shows those that it knows" in said
+    code, said = place.type("python -m fsm_provider ledger services")
+    assert (code, old in said, new in said) == (0, True, True)
+    by_mistake = f"python -m fsm_provider ledger rename-service {shlex.quote(new)} mistake"
+    assert place.type(by_mistake)[0] == 0
+    assert place.type(rename)[0] == 0
+    place.succeeds(job("A"))
+    place.succeeds(job("B"), run_id="another")
+
+    place.has("A", "B")
 
 
 @way("LEDGER_CHANGED", "ONLY_WHAT_IS_MISSING")
@@ -687,8 +720,9 @@ def test_each_row_of_the_page_is_done_or_sends_nothing():
 def test_each_text_is_done():
     done = {name for _, names, _, _ in WAYS.values() for name in names}
     texts = {name for name in vars(advice) if name.isupper() and name != "TYPE_CHECKING"}
+    functions = {name for name in vars(advice) if name.startswith("for_")}
     methods = {name for name in vars(advice.Advice) if not name.startswith("_")}
-    assert texts | methods == done
+    assert texts | functions | methods == done
 
 
 @pytest.mark.parametrize("page", ["bulk", "jobs", "ledger"])

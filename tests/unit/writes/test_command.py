@@ -669,6 +669,8 @@ def test_all_connections_are_listed_and_one_that_is_broken_hides_no_other(
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", broken)
     north = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
     monkeypatch.setenv("AIRFLOW_CONN_NORTH", json.dumps({**north, "login": "north"}))
+    name = f"{rows(store)[0].service} (account north)"
+    assert run("add-service", "--conn-id", "north", name)[0] == 0
     create_job(key="N-1", fsm_conn_id="north").execute(context_for(store, run_id="another"))
 
     code, listed, error = run("list", "--all")

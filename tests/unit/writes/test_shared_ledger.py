@@ -580,6 +580,13 @@ def test_a_key_is_written_once_for_each_service(service, connect, monkeypatch, w
             "host": {"host": other.base_url},
         }[way]
         monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, **change}))
+        if way != "capitals":
+            with pytest.raises(AirflowFailException, match="add-service") as refused:
+                job().execute(run_of("second"))
+            (add,) = re.findall(
+                "python -m fsm_provider (ledger add-service .*)", str(refused.value)
+            )
+            assert main(shlex.split(add)) == 0
         for run_id in ("second", "third"):
             its_id = job().execute(run_of(run_id))["id"]
             assert its_id == (other if way == "host" else service).jobs[-1]["id"]
