@@ -109,7 +109,7 @@ def ui(session: nox.Session, airflow: str) -> None:
     """Show the page in Chromium with the oldest Airflow that has it, and with a menu for it."""
     install(session, airflow)
     session.install("playwright>=1.50")
-    test(session, airflow, "ui", "tests/ui/test_field_service.py")
+    test(session, airflow, "ui", "tests/ui/test_field_service.py", "tests/ui/test_office.py")
 
 
 def install(session: nox.Session, airflow: str) -> None:

@@ -107,13 +107,16 @@ def airflow_commands() -> list[Any]:
     return [ActionCommand("fsm", HELP, run_main, (arguments,), DESCRIPTION, EXAMPLES)]
 
 
-def parse_conn_id(arguments: Sequence[str], prog: str, description: str) -> str:
-    """Parse the command line of a command about one connection."""
+ALL_HELP = "all connections of type fsm in Airflow's database and environment"
+
+
+def conn_id_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """Return the parser of a command about one connection, ``fsm_conn_id``."""
     examples = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
     parser = argparse.ArgumentParser(prog, None, description, examples, formatter_class=_RAW)
     text = "the connection; default: %(default)s"
     parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=text)
-    return str(parser.parse_args(arguments).fsm_conn_id)
+    return parser
 
 
 class SubcommandParser(argparse.ArgumentParser):

@@ -5,7 +5,7 @@ from typing import Any
 
 from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 from fsm_provider.api.redaction import printable
-from fsm_provider.commands.cli import parse_conn_id, quiet_airflow
+from fsm_provider.commands.cli import ALL_HELP, conn_id_parser, fail, quiet_airflow
 from fsm_provider.user_errors import text_of
 
 DESCRIPTION = """\
@@ -15,7 +15,26 @@ scheduler does. Exit code: 0 if all is well, 1 if something is not."""
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
-    fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
+    parser = conn_id_parser(prog, DESCRIPTION)
+    parser.add_argument("--all", action="store_true", help=ALL_HELP)
+    options = parser.parse_args(arguments)
+    if not options.all:
+        return _check(options.fsm_conn_id)
+    with quiet_airflow():
+        from fsm_provider.hooks.connection import fsm_conn_ids
+
+        conn_ids = fsm_conn_ids()
+    if not conn_ids:
+        return fail(1, "there is no connection of type fsm in Airflow's database and environment")
+    exit_code = 0
+    for conn_id in conn_ids:
+        print(printable(f"{conn_id}:"))
+        exit_code |= _check(conn_id)
+    return exit_code
+
+
+def _check(fsm_conn_id: str) -> int:
+    """Print what each check says of a connection; return 1 if something is not well."""
     exit_code = 0
     for name, check in CHECKS.items():
         verdict = "ok"

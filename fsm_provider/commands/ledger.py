@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.api.redaction import printable
-from fsm_provider.commands.cli import SubcommandParser, fail, print_table, quiet_airflow
+from fsm_provider.commands.cli import (
+    ALL_HELP,
+    SubcommandParser,
+    fail,
+    print_table,
+    quiet_airflow,
+)
 from fsm_provider.writes.advice import TASK_OPTIONS
 
 if TYPE_CHECKING:
@@ -26,7 +32,7 @@ Look at the ledger of a connection, and settle what is uncertain in it. The ledg
 database that the connection names as state_conn_id; without one, in the database of Airflow 3.3 or
 newer. Only what was sent to the connection's base URL and account is shown and changed."""
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "list": ("--uncertain", "--limit 20", "--dag planned --run monday --json"),
+    "list": ("--uncertain", "--uncertain --all", "--limit 20", "--dag planned --run monday --json"),
     "settle": (
         'PM-7 --job-id 4711 --why "found in the service"',
         'PM-8 --not-created --why "not in the service, asked Jo"',
@@ -41,7 +47,7 @@ NO_SERVICES = (
     "connection '{}' names no database as its state_conn_id, and without one each run has a "
     "ledger of its own: there are no services to tell apart"
 )
-HEAD = ("key", "state", "id", "sent by", "at (UTC)", "what")
+HEAD = ("connection", "key", "state", "id", "sent by", "at (UTC)", "what")
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -51,19 +57,34 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     with quiet_airflow():
+        from fsm_provider.hooks.connection import fsm_conn_ids
+        from fsm_provider.user_errors import text_of
         from fsm_provider.writes import admin
 
-        with admin.open_ledgers(options.conn_id) as ledgers:
-            selected = admin.find(ledgers, _selection_from(options), options.limit)
-    entries = [entry for _, entry in selected]
+        conn_ids = fsm_conn_ids() if options.all else [options.conn_id]
+    found = []
+    failed = 0
+    for conn_id in conn_ids:
+        try:
+            with quiet_airflow(), admin.open_ledgers(conn_id) as ledgers:
+                selected = admin.find(ledgers, _selection_from(options), options.limit)
+        except Exception as error:
+            text = text_of(error)
+            if text is None or not options.all:
+                raise
+            failed = fail(2, f"{conn_id}: {text}")
+            continue
+        found += [(conn_id, entry) for _, entry in selected]
     if options.json:
-        records = [{**asdict(entry), "result_id": entry.result_id} for entry in entries]
+        records = [{**asdict(entry), "result_id": entry.result_id} for _, entry in found]
         print(json.dumps(records, indent=2))
-    elif entries:
-        print_table(HEAD, map(_cells_for, entries))
-    if not entries:
-        return fail(1, "nothing was found")
-    return 0
+    elif found:
+        first_column = 0 if options.all else 1
+        rows = [(conn_id, *_cells_for(entry))[first_column:] for conn_id, entry in found]
+        print_table(HEAD[first_column:], rows)
+    if failed or found:
+        return failed
+    return fail(1, "nothing was found")
 
 
 def _settle_or_forget(options: argparse.Namespace) -> int:
@@ -124,7 +145,7 @@ def _selection_from(options: argparse.Namespace) -> Selection:
 
 
 def _cells_for(entry: LedgerEntry) -> tuple[str, ...]:
-    """Return the cells of an entry, in the columns of ``HEAD``."""
+    """Return the cells of an entry, in the columns of ``HEAD`` but the first."""
     sent = datetime.fromtimestamp(entry.sent_at / 1000, UTC)
     sent_at = f"{sent:%F %T}" if entry.sent_at else "-"
     result_id = str(entry.result_id or "-")
@@ -147,6 +168,7 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
         "--limit", type=_positive, metavar="N", help="only the N that were sent last"
     )
     listing.add_argument("--json", action="store_true", help="as JSON, with all that is known")
+    listing.add_argument("--all", action="store_true", help=ALL_HELP)
 
     text = "record what became of a write that is uncertain, after a look into the service"
     settling = parser.subcommand("settle", text, task_options, person_options)

@@ -21,7 +21,7 @@ from fsm_provider.api.listing import CursorPaginator
 from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS, LIST_FORMS, Endpoint, Form, Page
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.settings import Settings
-from fsm_provider.commands.cli import parse_conn_id
+from fsm_provider.commands.cli import conn_id_parser
 
 MAX_REQUESTS = 30
 CURSOR_PARAMS = (
@@ -211,7 +211,7 @@ def _follows(second: Page[Form], first: Page[Form]) -> bool:
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
-    fsm_conn_id = parse_conn_id(arguments, prog, DESCRIPTION)
+    fsm_conn_id = conn_id_parser(prog, DESCRIPTION).parse_args(arguments).fsm_conn_id
     from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 
     connection = read_connection_outside_of_tasks(fsm_conn_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Connection
 
 CONN_TYPE = "fsm"
+ENVIRONMENT_PREFIX = "AIRFLOW_CONN_"
+_IS_OURS = re.compile(r'\s*(fsm:|\{.*"conn_type"\s*:\s*"fsm")', re.DOTALL)
+"""The value of a variable of the environment that is a connection of our type, as URI or JSON."""
 
 
 def settings_from(connection: Connection) -> Settings:
@@ -79,6 +84,24 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
         return StoredConnection.get_connection_from_secrets(conn_id)
     except AirflowNotFoundException as error:
         raise explain_not_found(conn_id, error) from None
+
+
+def fsm_conn_ids() -> list[str]:
+    """Return the ids of the connections of type fsm in Airflow's database and the environment.
+
+    Those in a secrets backend cannot be listed.
+    """
+    from airflow.models import Connection as StoredConnection
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    query = select(StoredConnection.conn_id).where(StoredConnection.conn_type == CONN_TYPE)
+    with create_session() as session:
+        conn_ids = set(session.scalars(query))
+    for name, value in os.environ.items():
+        if name.startswith(ENVIRONMENT_PREFIX) and _IS_OURS.match(value):
+            conn_ids.add(name.removeprefix(ENVIRONMENT_PREFIX).lower())
+    return sorted(conn_ids)
 
 
 def hook_on(stored: Connection) -> Any:

@@ -27,7 +27,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
 from fsm_provider.polling.tracker import WATERMARK
-from fsm_provider.polling.watcher import OWNER, RESET, prefix_for
+from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET, prefix_for
 from fsm_provider.user_errors import text_of
 
 StoredValues = Mapping[tuple[int, str], Any]
@@ -42,6 +42,8 @@ class AssetStatus:
     :param is_disputed: those DAGs define it differently: Airflow heeds the one that it read last.
     :param stored: times, forms by day, and how the watcher fares, some 20 s ago at most.
     :param unread: why that is not known: there is no database yet, or something fails.
+    :param is_claimed: whether a triggerer has ever watched it.
+    :param poll_interval: seconds; 0: its configuration is not stored yet.
     """
 
     asset_id: int
@@ -51,6 +53,8 @@ class AssetStatus:
     is_disputed: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
     unread: Exception | None = None
+    is_claimed: bool = False
+    poll_interval: float = 0.0
 
     @property
     def prefix(self) -> str:
@@ -151,7 +155,7 @@ def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
     """Fill in what the watchers of assets of one connection have stored."""
     try:
         progress_key = assets[0].prefix + WATERMARK
-        values = read_stored(assets, (OWNER, progress_key))
+        values = read_stored(assets, (OWNER, CONFIGURATION, progress_key))
     except Exception as error:
         if text_of(error) is None:
             raise
@@ -161,6 +165,9 @@ def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
     for asset in assets:
         owner = values.get((asset.asset_id, OWNER))
         status = owner[-1] if owner else {}
+        config = values.get((asset.asset_id, CONFIGURATION)) or {}
+        asset.is_claimed = owner is not None
+        asset.poll_interval = config.get("poll_interval", 0.0)
         progress = values.get((asset.asset_id, progress_key)) or {}
         asset.stored = {**status, **progress}
 

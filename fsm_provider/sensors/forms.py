@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from fsm_provider.polling.polls import Criteria, ListingResult
+    from fsm_provider.polling.waiting import Waiting
     from fsm_provider.polling.waits import WaitState
 
 NO_TRIGGERER = (
@@ -166,10 +167,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self._missing = missing_forms(self._criteria, dict(known or ()))
         if known is None:
             self._missing["text"] = "no poll has succeeded"
-        filters: Mapping[str, object] = self._wanted.as_dict()
+        self._filters: Mapping[str, object] = self._wanted.as_dict()
         if job.property_id is not None:
-            filters = {"property_id": job.property_id, **filters}
-        return _described(self._criteria, filters)
+            self._filters = {"property_id": job.property_id, **self._filters}
+        return _described(self._criteria, self._filters)
 
     def poll(self) -> PokeReturnValue:
         from fsm_provider.polling.waits import WaitState
@@ -248,7 +249,25 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                 wait=asdict(replace(state, clock_offset=self._clock_offset)),
             ),
             method_name="execute_complete",
+            kwargs=self._waiting(state).as_kwargs(),
             timeout=timedelta(seconds=state.deadline - now + TIMEOUT_GRACE),
+        )
+
+    def _waiting(self, state: WaitState) -> Waiting:
+        from fsm_provider.polling.waiting import Waiting
+
+        place = {name: str(value) for name, value in self._filters.items()}
+        return Waiting(
+            fsm_conn_id=self.fsm_conn_id,
+            job_id=place.get("job_id"),
+            property_id=place.get("property_id"),
+            missing=self._missing["form_names"],
+            found=sorted({name for _, name in state.known or ()}),
+            text=self._missing["text"],
+            since=state.began,
+            until=state.deadline,
+            polled_at=state.polled_at,
+            problem=self._problem,
         )
 
     def resume_execution(

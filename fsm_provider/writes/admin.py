@@ -79,27 +79,33 @@ def open_ledgers(fsm_conn_id: str, newest: int | None = None) -> Iterator[Ledger
     :param newest: read only so many entries of Airflow's own store, which are the newest.
     :raises FsmNoLedgerError: if there is none yet: none is made.
     """
-    from fsm_provider.hooks.connection import (
-        hook_on,
-        read_connection_outside_of_tasks,
-        settings_from,
-    )
+    from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 
     settings = settings_from(read_connection_outside_of_tasks(fsm_conn_id))
-    if settings.state_conn_id is None:
+    with open_place(settings.state_conn_id, [settings.service], newest) as ledgers:
+        yield ledgers
+
+
+@contextmanager
+def open_place(
+    state_conn_id: str | None, services: Collection[str], newest: int | None = None
+) -> Iterator[LedgerReader]:
+    """Open the ledgers of services that are in one database; None: in Airflow's own."""
+    if state_conn_id is None:
         from fsm_provider.writes.task_ledger import AirflowLedgers
 
-        yield AirflowLedgers(settings.service, newest)
+        yield AirflowLedgers(services, newest)
         return
+    from fsm_provider.hooks.connection import hook_on, read_connection_outside_of_tasks
     from fsm_provider.state.database import open_database
     from fsm_provider.writes.sql_ledger import SqlLedgers
 
     def get_hook(conn_id: str) -> Any:
         return hook_on(read_connection_outside_of_tasks(conn_id))
 
-    engine = open_database(settings.state_conn_id, get_hook, create=False)
+    engine = open_database(state_conn_id, get_hook, create=False)
     try:
-        yield SqlLedgers(engine, settings.service)
+        yield SqlLedgers(engine, services)
     finally:
         engine.dispose()
 

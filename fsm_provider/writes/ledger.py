@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from fsm_provider.api.digests import digest_for
 from fsm_provider.api.request import ApiRequest
@@ -204,11 +204,63 @@ class Ledger(Protocol):
         """Return the keys of other writes that may have made what a look-up for an entry finds."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class EntryFilter:
+    """Which entries the page lists to a user. What is None or empty does not matter.
+
+    :param dag_ids: sent by a task of one of these DAGs,
+    :param airflows: of one of these Airflows.
+    :param part: the key, a part of it or of the reference, in any case; or the id of the result.
+    :param has_note: people have settled or forgotten it, or a response came late.
+    """
+
+    dag_ids: Collection[str] | None = None
+    airflows: Collection[str] | None = None
+    part: str = ""
+    property_id: str = ""
+    has_note: bool = False
+
+    @property
+    def is_search(self) -> bool:
+        return bool(self.part or self.property_id)
+
+    def includes(self, entry: LedgerEntry) -> bool:
+        names = f"{entry.key}\n{entry.reference or ''}".lower()
+        is_its_id = self.part == str(entry.result_id) or id_for(self.part) == entry.id
+        has_part = self.part.lower() in names or is_its_id
+        return (
+            (self.dag_ids is None or entry.sent_by.dag_id in self.dag_ids)
+            and (self.airflows is None or entry.sent_by.airflow in self.airflows)
+            and (not self.property_id or entry.property_id == self.property_id)
+            and (not self.has_note or entry.note is not None)
+            and has_part
+        )
+
+
+ANY_ENTRY = EntryFilter()
+
+
+class Tally(NamedTuple):
+    """What entries are counted by.
+
+    :ivar day: on which they were sent, numbered from 1970.
+    """
+
+    airflow: str
+    dag_id: str
+    day: int
+    state: str
+
+
 class LedgerReader(Protocol):
-    """All ledgers of one service, for people."""
+    """All ledgers of some services, for people."""
 
     def entries(
-        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
+        self,
+        states: Collection[str] = (),
+        text: str | None = None,
+        latest: int | None = None,
+        wanted: EntryFilter = ANY_ENTRY,
     ) -> Sequence[tuple[Ledger, LedgerEntry]]:
         """Return entries in the order in which they were sent, each with its ledger.
 
@@ -217,11 +269,8 @@ class LedgerReader(Protocol):
         :param latest: only so many, which were sent last.
         """
 
-    def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
-        """Count entries by the day on which they were sent, and by state.
-
-        :param first: the first day that counts; days are numbered from 1970.
-        """
+    def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
+        """Count entries. What is ``sending`` past its lease counts as uncertain."""
 
 
 def claim(

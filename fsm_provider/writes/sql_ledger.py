@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,16 @@ from fsm_provider.state.database import in_transaction, now
 from fsm_provider.state.schema import LEDGER, SERVICES, TASKS
 from fsm_provider.state.task import Task
 from fsm_provider.writes import advice
-from fsm_provider.writes.ledger import Change, LedgerEntry, as_read, id_for, mark_conflict
+from fsm_provider.writes.ledger import (
+    ANY_ENTRY,
+    Change,
+    EntryFilter,
+    LedgerEntry,
+    Tally,
+    as_read,
+    id_for,
+    mark_conflict,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
@@ -223,14 +232,20 @@ class SqlLedger:
 
 
 class SqlLedgers:
-    """All ledgers of one service in a database."""
+    """All ledgers of some services in a database."""
 
-    def __init__(self, engine: Engine, service: str) -> None:
+    def __init__(self, engine: Engine, services: Iterable[str]) -> None:
         self._engine = engine
-        self._is_ours = LEDGER.c.service_id == _select_id(service).scalar_subquery()
+        digests = [digest_for(name) for name in services]
+        ids = sa.select(SERVICES.c.id).where(SERVICES.c.name_digest.in_(digests))
+        self._is_ours: ColumnElement[bool] = LEDGER.c.service_id.in_(ids)
 
     def entries(
-        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
+        self,
+        states: Collection[str] = (),
+        text: str | None = None,
+        latest: int | None = None,
+        wanted: EntryFilter = ANY_ENTRY,
     ) -> list[tuple[SqlLedger, LedgerEntry]]:
         condition = self._is_ours
         if text is not None:
@@ -242,29 +257,40 @@ class SqlLedgers:
                 | self._is_ours & (LEDGER.c.reference_digest == digest_for(text))
                 | self._is_ours & (LEDGER.c.job_digest == digest_for(job_id))
             )
-        query = _select_entries().where(condition)
+        # A service may have been renamed since.
+        query = (
+            _select_entries()
+            .add_columns(SERVICES.c.name.label("service_now"))
+            .join(SERVICES, SERVICES.c.id == LEDGER.c.service_id)
+            .where(condition, *_conditions_for(wanted))
+        )
         if states:
             query = query.where(LEDGER.c.state.in_(states))
         query = query.order_by(LEDGER.c.sent_at.desc()).limit(latest)
         with self._engine.connect() as connection:
             latest_first = connection.execute(query).mappings().all()
-        return [
-            (SqlLedger(self._engine, row["scope"], row["service_id"]), entry_from(row))
-            for row in reversed(latest_first)
-        ]
+        entries = []
+        for row in reversed(latest_first):
+            entry = replace(entry_from(row), service=_unescaped(row["service_now"]))
+            entries.append((SqlLedger(self._engine, row["scope"], row["service_id"]), entry))
+        return entries
 
-    def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
+    def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
         begin_of_day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
+        is_lost = (LEDGER.c.state == "sending") & (LEDGER.c.lease_until < now())
+        state = sa.case((is_lost, "uncertain"), else_=LEDGER.c.state)
+        columns = (LEDGER.c.airflow, LEDGER.c.dag_id, begin_of_day, state)
         query = (
-            sa.select(begin_of_day, LEDGER.c.state, sa.func.count())
-            .where(self._is_ours, LEDGER.c.sent_at >= first * MILLISECONDS_PER_DAY)
-            .group_by(begin_of_day, LEDGER.c.state)
+            sa.select(*columns, sa.func.count())
+            .where(self._is_ours, *_conditions_for(wanted))
+            .group_by(*columns)
         )
-        counts = Counter[tuple[int, str]]()
+        counts = Counter[Tally]()
         with self._engine.connect() as connection:
-            for begin, state, count in connection.execute(query):
+            for airflow, dag_id, begin, state_then, count in connection.execute(query):
                 day = int(begin) // MILLISECONDS_PER_DAY
-                counts[day, state] = count
+                tally = Tally(_unescaped(airflow), _unescaped(dag_id), day, state_then)
+                counts[tally] = count
         return counts
 
     def services(self) -> list[tuple[str, str]]:
@@ -297,6 +323,27 @@ class SqlLedgers:
             raise FsmRefusedError(
                 f"no service of this ledger is '{old}': {advice.SERVICE_IS_NOT_THERE}"
             )
+
+
+def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool]]:
+    """Return what :meth:`EntryFilter.includes` checks."""
+    conditions: list[ColumnElement[bool]] = []
+    for column, texts in ((LEDGER.c.dag_id, wanted.dag_ids), (LEDGER.c.airflow, wanted.airflows)):
+        if texts is not None:
+            conditions.append(column.in_([_escaped(text) for text in texts]))
+    if wanted.property_id:
+        conditions.append(LEDGER.c.property_id == _escaped(wanted.property_id))
+    if wanted.has_note:
+        conditions.append(LEDGER.c.note.is_not(None))
+    if wanted.part:
+        part = _escaped(wanted.part).lower()
+        is_named = [
+            sa.func.lower(column).contains(part, autoescape=True)
+            for column in (LEDGER.c.key, LEDGER.c.reference)
+        ]
+        is_its_id = (LEDGER.c.result_id == part) | (LEDGER.c.id == id_for(wanted.part))
+        conditions.append(sa.or_(*is_named, is_its_id))
+    return conditions
 
 
 def _select_entries() -> Any:

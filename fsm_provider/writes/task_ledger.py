@@ -24,8 +24,11 @@ from fsm_provider.writes.advice import (
     TASK_IS_AT_WORK,
 )
 from fsm_provider.writes.ledger import (
+    ANY_ENTRY,
     Change,
+    EntryFilter,
     LedgerEntry,
+    Tally,
     as_read,
     as_seen,
     id_for,
@@ -240,13 +243,13 @@ def _may_hold(pages: Iterable[_StoredPage], words: Collection[str]) -> bool:
 
 
 class AirflowLedgers:
-    """The ledgers of a service in Airflow's own database, or in so many of its ``newest`` entries.
+    """The ledgers of services in Airflow's own database, or in so many of its ``newest`` entries.
 
     All pages are read at once, as text; those of a task are parsed where they may hold what is
     asked for.
     """
 
-    def __init__(self, service: str, newest: int | None) -> None:
+    def __init__(self, services: Iterable[str], newest: int | None) -> None:
         if conf.get("workers", "state_store_backend", fallback=""):
             raise FsmInputError("only workers read what is in state_store_backend of airflow.cfg")
         try:
@@ -265,6 +268,7 @@ class AirflowLedgers:
             .where(Stored.key.startswith(PAGE, autoescape=True))
             .order_by(*task_columns)
         )
+        names = [_field_text("service", service) for service in services]
         airflow = conf.get("fsm", "airflow_name", fallback="")
         self._pages_by_task: dict[Task, dict[str, _StoredPage]] = {}
         with create_session() as session:
@@ -274,19 +278,25 @@ class AirflowLedgers:
                 is_new = Stored.id > last_id - newest
                 query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
             for row in session.execute(query):
-                if _field_text("service", service) in row.value:
+                if any(name in row.value for name in names):
                     task = Task(row.dag_id, row.run_id, row.task_id, row.map_index, airflow)
                     pages = self._pages_by_task.setdefault(task, {})
                     pages[row.key] = _StoredPage(row.id, row.value, row.updated_at)
 
     def entries(
-        self, states: Collection[str] = (), text: str | None = None, latest: int | None = None
+        self,
+        states: Collection[str] = (),
+        text: str | None = None,
+        latest: int | None = None,
+        wanted: EntryFilter = ANY_ENTRY,
     ) -> list[tuple[TaskLedger, LedgerEntry]]:
         words = [_field_text("state", state) for state in states]
         entry_id = None
         if text:
             entry_id = id_for(text)
             words = [entry_id, json.dumps(text), f'"id": {text}']
+        if wanted.has_note:
+            words = ['"note": ']
         selected = []
         for task, pages in self._pages_by_task.items():
             if not _may_hold(pages.values(), words):
@@ -297,19 +307,30 @@ class AirflowLedgers:
                 names = (entry.reference, str(entry.result_id or ""))
                 is_named = not text or entry.id == entry_id or text in names
                 is_in_state = not states or entry.state in states
-                if is_named and is_in_state:
+                if is_named and is_in_state and wanted.includes(entry):
                     selected.append((ledger, entry))
         selected.sort(key=lambda ledger_and_entry: ledger_and_entry[1].sent_at)
         return selected if latest is None else selected[-latest:]
 
-    def counts_by_day(self, first: int) -> Counter[tuple[int, str]]:
+    def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
         """Count as ``SqlLedgers`` does, but by the day on which a page was stored."""
-        counts = Counter[tuple[int, str]]()
-        for pages in self._pages_by_task.values():
+        counts = Counter[Tally]()
+        if wanted.is_search:
+            for _, entry in self.entries(wanted=wanted):
+                task = entry.sent_by
+                day = entry.sent_at // (1000 * SECONDS_PER_DAY)
+                counts[Tally(task.airflow, task.dag_id, day, entry.state)] += 1
+            return counts
+        for task, pages in self._pages_by_task.items():
             for page in pages.values():
                 day = int(page.stored_at.timestamp()) // SECONDS_PER_DAY
-                for state in ("done", "sending", "uncertain"):
-                    counts[day, state] += page.text.count(_field_text("state", state))
+                for state, state_now in (
+                    ("done", "done"),
+                    ("uncertain", "uncertain"),
+                    ("sending", "uncertain"),  # as it is read
+                ):
+                    number = page.text.count(_field_text("state", state))
+                    counts[Tally(task.airflow, task.dag_id, day, state_now)] += number
         return counts
 
 

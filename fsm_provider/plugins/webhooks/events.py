@@ -106,13 +106,14 @@ def _register_event(session: Session, asset: AssetModel, extra: dict[str, Any]) 
     return True
 
 
-def count_deliveries(fsm_conn_id: str) -> list[DeliveryCounts]:
-    """Count the deliveries on a connection's routes, and the refused ones on unknown routes.
+def count_deliveries(*fsm_conn_ids: str) -> list[DeliveryCounts]:
+    """Count the deliveries on connections' routes, and the refused ones on unknown routes.
 
     Routes whose asset no DAG uses are left out, unless this process has refused deliveries there.
     """
     uris = {
         f"{fsm_conn_id}/{watched}": uri_for_records(fsm_conn_id, watched)
+        for fsm_conn_id in fsm_conn_ids
         for watched in get_args(WebhookObject)
     }
     a_day_ago = datetime.now(UTC) - timedelta(days=1)

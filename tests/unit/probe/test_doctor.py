@@ -203,3 +203,21 @@ def test_an_asset_that_two_dags_define_is_named_with_both_if_they_differ(
 
     assert ended == code
     assert verdicts["assets"].startswith(verdict)
+
+
+def test_all_connections_are_checked_and_one_that_is_broken_hides_no_other(
+    service, monkeypatch, capsys
+):
+    broken = {"conn_type": "fsm", "password": TOKEN}
+    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", json.dumps(broken))
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "http", "host": "fsm"}))
+
+    code = main(["doctor", "--all"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 1
+    assert [line for line in lines if line.endswith(":")] == ["broken:", "fsm_default:"]
+    assert lines[1].split()[:2] == ["connection", "FAILED"]
+    assert "host: is missing" in lines[1]
+    assert lines[8].split()[:2] == ["connection", "ok"]
+    assert TOKEN not in "".join(lines)

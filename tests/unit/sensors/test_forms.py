@@ -1,5 +1,6 @@
 """The form sensor has the same result in poke, reschedule and deferrable mode."""
 
+import json
 import re
 import threading
 from dataclasses import asdict
@@ -19,6 +20,7 @@ from airflow.providers.common.compat.sdk import (
 
 from fsm_provider.api import FsmConnectionEditedError, FsmServerError
 from fsm_provider.api.forms import format_time
+from fsm_provider.polling.waiting import text_of_field, waiting_in
 from fsm_provider.polling.waits import WaitState
 from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.testing import FakeFieldService, faults
@@ -567,7 +569,7 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
     assert wait["deadline"] - wait["began"] == pytest.approx(timedelta(days=7).total_seconds())
     assert wait["known"] == []
     assert classpath == "fsm_provider.triggers.forms.FsmFormTrigger"
-    assert not deferral.kwargs  # which dag.test() loses
+    assert not waiting_in(deferral.kwargs).problem
     assert kwargs == {
         "fsm_conn_id": "fsm_default",
         "filters": {"job_id": "11", "created_since": "2026-03-01T00:00:00+00:00"},
@@ -577,6 +579,57 @@ def test_a_deferral_carries_json_and_no_secret(service, deferred_run, soon):
         "poll_interval": 1.0,
         "failure_tolerance": 20,
     }
+
+
+def test_a_deferral_says_what_it_waits_for(service, deferred_run, soon):
+    job = service.add_job(7)
+    service.add_form(job_id=job["id"], property_id=7, form_name="Sign-off", id=1)
+    service.add_form(job_id=job["id"], property_id=7, form_name="Photo", id=2)
+    soon(service.add_form, polls=3, job_id=job["id"], property_id=7, form_name="Gas", id=900)
+
+    names = ["Sign-off", "Gas"]
+    since = START.isoformat()
+    deferred_run(job=job, since=since, form_names=names, timeout=600)
+
+    deferral = deferred_run.deferrals[0]
+    text = deferral.kwargs["waiting"]
+    assert "formPDFURL" not in text
+    waiting = waiting_in(json.loads(json.dumps(deferral.kwargs)))
+    assert (waiting.fsm_conn_id, waiting.job_id) == ("fsm_default", str(job["id"]))
+    assert (waiting.property_id, waiting.missing, waiting.found) == ("7", ["Gas"], ["Sign-off"])
+    assert waiting.until - waiting.since == pytest.approx(600)
+    assert waiting.polled_at == pytest.approx(waiting.since, abs=10)
+    assert text_of_field("property_id", "7") in json.dumps(deferral.kwargs)
+
+
+def test_a_deferral_after_a_failed_poll_says_why_it_failed(service, deferred_run, soon):
+    service.fail("GET", "/forms", faults.Status(500))
+    soon(service.add_form, polls=3, job_id=11, id=900)
+
+    deferred_run(job_id=11, xcom="ids")
+
+    waiting = waiting_in(deferred_run.deferrals[0].kwargs)
+    assert waiting.polled_at is None
+    assert waiting.text == "no poll has succeeded"
+    assert waiting.problem.startswith("the last poll failed: ")
+
+
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        None,
+        {},
+        {"waiting": None},
+        {"waiting": "yes"},
+        {"waiting": "[]"},
+        {"waiting": {"missing": []}},
+        {"waiting": '{"missing": 7}'},
+        ["waiting"],
+    ],
+    ids=str,
+)
+def test_what_others_have_stored_with_a_deferral_is_not_taken_for_ours(kwargs):
+    assert waiting_in(kwargs) is None
 
 
 RECORD = {"formName": "Gas", "formPDFURL": "https://files.example.com/12.pdf?signature=canary"}

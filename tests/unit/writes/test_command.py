@@ -659,3 +659,29 @@ class TestInAirflow:
         code, _, error = run("list")
         assert code == 2
         assert "only workers read what is in state_store_backend" in error
+
+
+def test_all_connections_are_listed_and_one_that_is_broken_hides_no_other(
+    service, store, run, monkeypatch, tmp_path
+):
+    leave_uncertain(service, store, create_job())
+    broken = json.dumps({"conn_type": "fsm", "host": "https://api.example.com"})
+    monkeypatch.setenv("AIRFLOW_CONN_BROKEN", broken)
+    north = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
+    monkeypatch.setenv("AIRFLOW_CONN_NORTH", json.dumps({**north, "login": "north"}))
+    name = f"{rows(store)[0].service} (account north)"
+    assert run("add-service", "--conn-id", "north", name)[0] == 0
+    create_job(key="N-1", fsm_conn_id="north").execute(context_for(store, run_id="another"))
+
+    code, listed, error = run("list", "--all")
+
+    assert code == 2
+    assert error.startswith("broken: ")
+    head, *lines = [line.split()[:3] for line in listed.splitlines()]
+    assert head == ["connection", "key", "state"]
+    assert lines == [["fsm_default", "PM-7", "uncertain"], ["north", "N-1", "done"]]
+    assert run("list", "--all", "--uncertain")[1].count("PM-7") == 2
+    assert len(json.loads(run("list", "--all", "--json")[1])) == 2
+    code, listed, error = run("list", "--all", "--key", "PM-9")
+    assert (code, listed) == (2, "")
+    assert error.startswith("broken: ")

@@ -114,10 +114,10 @@ def test_the_page_counts_what_was_sent_by_day_and_state(service):
         job("PO-3").execute(run_of("another"))
 
     with open_ledgers("fsm_default") as ledgers:
-        counts = ledgers.counts_by_day(earliest)
+        counts = ledgers.counts()
 
-    assert {day for day, _ in counts} <= {earliest, earliest + 1}
-    assert Counter(state for _, state in counts.elements()) == {"done": 2, "uncertain": 1}
+    assert {tally.day for tally in counts} <= {earliest, earliest + 1}
+    assert Counter(tally.state for tally in counts.elements()) == {"done": 2, "uncertain": 1}
 
 
 def test_outcomes_name_who_created_each_job_and_both_operators_share_keys(service):

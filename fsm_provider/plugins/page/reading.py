@@ -1,0 +1,227 @@
+"""What the page shows to a user: connections, their ledgers, and the watchers of their assets."""
+
+import logging
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+from fastapi import Query
+
+from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
+from fsm_provider.api.settings import Settings, job_page_url
+from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
+from fsm_provider.plugins.page.access import dags_allowed
+from fsm_provider.polling.admin import AssetStatus
+from fsm_provider.user_errors import text_of
+from fsm_provider.writes.admin import UNCERTAIN, open_place
+from fsm_provider.writes.ledger import EntryFilter, LedgerEntry, LedgerReader
+
+logger: logging.Logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+PageNumber = Annotated[int, Query(ge=1, le=1_000)]
+
+ROWS = 100  # on a page
+MAX_SETTLED = 50
+MAX_NOTED = 1_000  # entries among which the settled ones are looked for
+NEWEST = 600  # entries of Airflow's store
+_SETTLED_AT = re.compile(r", says .* at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC: ", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What a user asks for: the query of the page's address.
+
+    :param q: a part of a key or a reference, or the id of a job.
+    :param page, waits: numbers of pages of what is uncertain, and of waits.
+    :param names: count the missing forms.
+    :param settled: the id of the entry that was settled just now.
+    """
+
+    conn_id: str = ""
+    q: str = ""
+    property: str = ""
+    page: PageNumber = 1
+    waits: PageNumber = 1
+    names: bool = False
+    settled: str = ""
+
+    def stripped(self) -> Self:
+        return replace(self, q=self.q.strip(), property=self.property.strip())
+
+
+@dataclass(frozen=True)
+class Row:
+    """An entry, and the connection in whose ledger it is."""
+
+    conn_id: str
+    entry: LedgerEntry
+
+
+@dataclass(kw_only=True)
+class LedgerSection:
+    """What the page shows of all ledgers to a user.
+
+    :param found: the entries that the user looks for: the last of so many ``number_found``.
+    :param settled: what people have settled or forgotten last.
+    :param totals: how many entries there are, by state.
+    :param written: the same, by day and state.
+    :param may_edit: the DAGs whose writes the user may settle.
+    :param absent: connections without a ledger, by the connection of its database.
+    :param unreadable: connections whose ledger cannot be read.
+    """
+
+    uncertain: list[Row] = field(default_factory=list)
+    found: list[Row] = field(default_factory=list)
+    number_found: int = 0
+    settled: list[Row] = field(default_factory=list)
+    totals: Counter[str] = field(default_factory=Counter)
+    written: Counter[tuple[int, str]] = field(default_factory=Counter)
+    may_edit: set[str] = field(default_factory=set)
+    absent: dict[str, Collection[str]] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+
+
+def read_connections(conn_ids: Iterable[str]) -> tuple[dict[str, Settings], dict[str, str]]:
+    """Return the settings of connections, and why those of others cannot be read."""
+    settings = {}
+    broken = {}
+    for conn_id in conn_ids:
+        try:
+            settings[conn_id] = settings_from(read_connection_outside_of_tasks(conn_id))
+        except (AirflowNotFoundException, FsmInputError) as error:
+            broken[conn_id] = str(error)
+        except Exception as error:  # noqa: BLE001 - it hides no other connection
+            log(error)
+            broken[conn_id] = "the log of the API server says why"
+    return settings, broken
+
+
+def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> LedgerSection:
+    """Return what the ledgers of connections have; each database is opened once."""
+    section = LedgerSection()
+    places: dict[str | None, dict[str, str]] = defaultdict(dict)
+    for conn_id, connection in settings.items():
+        places[connection.state_conn_id].setdefault(connection.service, conn_id)
+    if not AIRFLOW_V_3_3_PLUS:
+        places.pop(None, None)  # no task can write without a database
+    for state_conn_id, conn_ids in places.items():
+        try:
+            with open_place(state_conn_id, conn_ids, NEWEST) as ledgers:
+                _add_ledgers(section, user, ledgers, conn_ids, view)
+        except FsmNoLedgerError as error:
+            section.absent[error.place] = conn_ids.values()
+        except Exception as error:  # noqa: BLE001 - the other ledgers stand
+            log(error)
+            section.unreadable += conn_ids.values()
+    shown = slice((view.page - 1) * ROWS, view.page * ROWS)
+    section.uncertain = sorted(section.uncertain, key=_sent_at)[shown]
+    section.found = sorted(section.found, key=_sent_at)[:ROWS]
+    section.settled = sorted(section.settled, key=_settled_at, reverse=True)[:MAX_SETTLED]
+    rows = section.uncertain + section.found
+    section.may_edit = dags_allowed("PUT", user, [dag_of(row.entry) for row in rows])
+    return section
+
+
+def _add_ledgers(
+    section: LedgerSection,
+    user: Any,
+    ledgers: LedgerReader,
+    conn_ids: Mapping[str, str],
+    view: View,
+) -> None:
+    """Add the ledgers of one database.
+
+    :param conn_ids: by service.
+    """
+
+    def add(rows: list[Row], wanted: EntryFilter, states: Collection[str], latest: int) -> None:
+        for _, entry in ledgers.entries(states, latest=latest, wanted=wanted):
+            if entry.service in conn_ids:
+                rows.append(Row(conn_ids[entry.service], entry))
+
+    tallies = ledgers.counts()
+    here = our_airflows()
+    may_see = dags_allowed("GET", user, {tally.dag_id for tally in tallies})
+    for tally, number in tallies.items():
+        if tally.airflow in here and tally.dag_id in may_see:
+            section.totals[tally.state] += number
+            section.written[tally.day, tally.state] += number
+    ours = EntryFilter(dag_ids=may_see, airflows=here)
+    add(section.uncertain, ours, UNCERTAIN, view.page * ROWS)
+    noted: list[Row] = []
+    add(noted, replace(ours, has_note=True), (), MAX_NOTED)
+    section.settled += filter(_settled_at, noted)
+    wanted = replace(ours, part=view.q, property_id=view.property)
+    if wanted.is_search:
+        section.number_found += ledgers.counts(wanted).total()
+        add(section.found, wanted, (), ROWS)
+
+
+def our_airflows() -> Collection[str]:
+    """Return the names under which this Airflow writes.
+
+    It does not know who may see the DAGs of others.
+    """
+    return {"", conf.get("fsm", "airflow_name", fallback="")}
+
+
+def dag_of(entry: LedgerEntry) -> str | None:
+    """Return the id of the DAG that sent a write; None for a DAG of another Airflow."""
+    return entry.sent_by.dag_id if entry.sent_by.airflow in our_airflows() else None
+
+
+def _sent_at(row: Row) -> int:
+    return -row.entry.sent_at
+
+
+def _settled_at(row: Row) -> str:
+    """Return when people last settled an entry; empty: they have not."""
+    times = _SETTLED_AT.findall(row.entry.note or "")
+    return str(times[-1]) if times else ""
+
+
+def assets_for(user: Any, view: View, assets: Iterable[AssetStatus]) -> list[AssetStatus]:
+    """Return the assets of a connection, as far as the user may see a DAG that they start."""
+    shown = []
+    for asset in assets:
+        is_wanted = view.conn_id in ("", asset.fsm_conn_id)
+        may_see = not asset.dag_ids or dags_allowed("GET", user, asset.dag_ids)
+        if is_wanted and may_see:
+            shown.append(asset)
+    return shown
+
+
+def may_begin(user: Any, asset: AssetStatus) -> bool:
+    """Return whether a user may edit all DAGs that an asset starts."""
+    return bool(asset.dag_ids) and dags_allowed("PUT", user, asset.dag_ids) == asset.dag_ids
+
+
+def property_page(settings: Settings, property_id: str | None) -> str | None:
+    """Return the URL of a property's jobs, as far as ``web_url`` shows it; else of the service."""
+    if not settings.web_url:
+        return None
+    before_job = re.split(r"[^/?&]*\{id\}", settings.web_url)[0].rstrip("/?&")
+    if property_id and "{propertyID}" in before_job:
+        return job_page_url(before_job, "", property_id)
+    return "://".join(urlsplit(settings.web_url)[:2])
+
+
+def or_none(read: Callable[[], ResultT]) -> ResultT | None:
+    """Return what is read; None if that fails, which the log explains."""
+    try:
+        return read()
+    except Exception as error:  # noqa: BLE001 - the other sections stand
+        log(error)
+        return None
+
+
+def log(error: Exception) -> None:
+    """Log why something cannot be read or stored."""
+    text = text_of(error) or type(error).__name__
+    logger.error("The page cannot be read in full: %s", text)

@@ -1,0 +1,103 @@
+"""The sensors that wait, from Airflow's table of task instances: those of DAGs that a user may see.
+
+A deferred sensor has stored what it waits for (:mod:`fsm_provider.polling.waiting`). Of the others,
+which poll on a worker, or were deferred by an older version of this package, Airflow has the
+arguments, as it has rendered them.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from airflow.models import TaskInstance
+from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
+from airflow.utils.session import create_session
+from sqlalchemy import Text, and_, case, cast, func, or_, select, true
+
+from fsm_provider.plugins.page.access import dags_allowed
+from fsm_provider.plugins.page.reading import ROWS, View
+from fsm_provider.polling.waiting import KEY, text_of_field, waiting_in
+from fsm_provider.triggers.forms import TIMEOUT_GRACE
+
+SENSORS = ("FsmFormSensor", "FsmRecordSensor")
+DEFERRED = ("deferred", "scheduled", "queued", "running")
+UNDESCRIBED = ("running", "up_for_reschedule", "up_for_retry", "deferred")
+_STORED = cast(TaskInstance.next_kwargs, Text)
+_RENDERED = cast(Rendered.rendered_fields, Text)
+_IS_DESCRIBED = and_(TaskInstance.state.in_(DEFERRED), _STORED.contains(f'"{KEY}"'))
+_IS_UNDESCRIBED = and_(
+    TaskInstance.state.in_(UNDESCRIBED),
+    TaskInstance.operator.in_(SENSORS),
+    func.coalesce(_STORED, "").not_like(f'%"{KEY}"%'),
+)
+_TASK = ("dag_id", "run_id", "task_id", "map_index")
+_COLUMNS = [getattr(TaskInstance, name) for name in (*_TASK, "state", "start_date", "next_kwargs")]
+_IS_ITS = and_(*(getattr(Rendered, name) == getattr(TaskInstance, name) for name in _TASK))
+
+
+class WaitSection(NamedTuple):
+    """The waits of DAGs that a user may see.
+
+    :ivar shown: rows of the page that is asked for; those that end first come first.
+    :ivar number: of all, of which so many ``end_soon``: within a day.
+    :ivar missing: how many waits lack a form, by its name; empty unless it is asked for.
+    """
+
+    shown: Sequence[Any]
+    number: int
+    end_soon: int
+    missing: Counter[str]
+
+
+def read_waits(user: Any, view: View) -> WaitSection:
+    """Return the waits of a connection and a property; empty: of all."""
+    is_wait = and_(
+        or_(_IS_DESCRIBED, _IS_UNDESCRIBED),
+        _has("fsm_conn_id", view.conn_id),
+        _has("property_id", view.property),
+    )
+    tomorrow = datetime.now(UTC) + timedelta(days=1, seconds=TIMEOUT_GRACE)
+    ends_soon = case((TaskInstance.trigger_timeout < tomorrow, 1))
+    counting = (
+        select(TaskInstance.dag_id, func.count(), func.count(ends_soon))
+        .outerjoin(Rendered, _IS_ITS)
+        .where(is_wait)
+        .group_by(TaskInstance.dag_id)
+    )
+    number = 0
+    end_soon = 0
+    missing = Counter[str]()
+    with create_session() as session:
+        counts = session.execute(counting).all()
+        may_see = dags_allowed("GET", user, [dag_id for dag_id, *_ in counts])
+        for dag_id, of_dag, soon_of_dag in counts:
+            if dag_id in may_see:
+                number += of_dag
+                end_soon += soon_of_dag
+        listing = (
+            select(*_COLUMNS, Rendered.rendered_fields)
+            .outerjoin(Rendered, _IS_ITS)
+            .where(is_wait, TaskInstance.dag_id.in_(may_see))
+            # Databases sort NULL differently: a task on a worker has no such time.
+            .order_by(
+                case((TaskInstance.trigger_timeout.is_(None), 1), else_=0),
+                TaskInstance.trigger_timeout,
+                TaskInstance.start_date,
+            )
+        )
+        shown = session.execute(listing.limit(ROWS).offset((view.waits - 1) * ROWS)).all()
+        if view.names:
+            for row in session.execute(listing):
+                waiting = waiting_in(row.next_kwargs)
+                missing.update(waiting.missing if waiting else ())
+    return WaitSection(shown, number, end_soon, missing)
+
+
+def _has(name: str, value: str) -> Any:
+    """Return whether a sensor waits for this connection or property; an empty value matches."""
+    if not value:
+        return true()
+    texts = [f'"{name}": "{value}"', f'"{name}": {value},', f'"{name}": {value}}}']
+    is_rendered = [_RENDERED.contains(text, autoescape=True) for text in texts]
+    return or_(_STORED.contains(text_of_field(name, value), autoescape=True), *is_rendered)
