@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fsm_provider.testing.delivering import Deliveries, RecordedDelivery
     from fsm_provider.testing.engineer import Engineer
     from fsm_provider.testing.files import FakeFileHost
+    from fsm_provider.testing.form_pdf import FormPdf
     from fsm_provider.testing.service import FakeFieldService
     from fsm_provider.testing.state import RecordedRequest
 
@@ -23,6 +24,7 @@ __all__ = [
     "Engineer",
     "FakeFieldService",
     "FakeFileHost",
+    "FormPdf",
     "RecordedDelivery",
     "RecordedRequest",
     "faults",
@@ -34,6 +36,7 @@ _HOMES = {  # the module of each name that is no module itself
     "Engineer": "engineer",
     "FakeFieldService": "service",
     "FakeFileHost": "files",
+    "FormPdf": "form_pdf",
     "RecordedDelivery": "delivering",
     "RecordedRequest": "state",
 }

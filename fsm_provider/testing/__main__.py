@@ -18,13 +18,15 @@ from http import HTTPMethod
 from math import inf
 from typing import Any, get_args
 
-from fsm_provider.testing import Engineer, FakeFieldService, faults
+from fsm_provider.testing import Engineer, FakeFieldService, FormPdf, faults
+from fsm_provider.testing.form_pdf import Layout, Version, questions_of_all_forms
 from fsm_provider.testing.settings import Dialect
 
 EXAMPLES = """\
 examples:
   %(prog)s --form-after 20 --form-name 'Gas Safety Record' --form-name 'Job Sign-off'
   %(prog)s --property 7 --property 8 --form '7:Warning Notice'
+  %(prog)s --form-after 20 --form-version 2 --answer 'Is the appliance safe to use?=Unsafe'
   %(prog)s --form-after 20 --deliver http://127.0.0.1:8080/fsm/webhooks/fsm_default/jobs/a-token-of-20-characters
   %(prog)s --fail 'POST /properties/*/jobs 502' --fail 'GET /forms 429:30 2'
   %(prog)s --fail 'POST /properties/*/jobs reset-after always' --idempotency-header Idempotency-Key
@@ -113,6 +115,28 @@ def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Name
         help="form to complete, may be repeated (default: Gas Safety Record)",
     )
     parser.add_argument(
+        "--form-layout",
+        choices=get_args(Layout),
+        default="table",
+        help="how the PDFs of forms look (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--form-version",
+        type=int,
+        choices=get_args(Version),
+        default=1,
+        help="version of the forms: 2 has other questions (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--answer",
+        dest="answers",
+        action="append",
+        type=_answer,
+        default=[],
+        metavar="QUESTION=ANSWER",
+        help="an answer in the PDFs of forms, instead of the usual one; may be repeated",
+    )
+    parser.add_argument(
         "--fail",
         dest="faults",
         action="append",
@@ -169,7 +193,12 @@ def main(
         if options.deliver:
             service.add_webhook(options.deliver, options.signing_secret)
         for job_id, (property_id, name) in enumerate(options.forms, start=id_offset + 1):
-            service.add_form(job_id=job_id, property_id=property_id, form_name=name)
+            service.add_form(
+                job_id=job_id,
+                property_id=property_id,
+                form_name=name,
+                pdf=_form_pdf(options),
+            )
         print(f"Fake field service at {service.base_url}, token {service.settings.token}")
         print(f"export AIRFLOW_CONN_FSM_DEFAULT={shlex.quote(service.connection_json())}")
         receiver = RECEIVER.fullmatch(options.deliver or "")
@@ -185,7 +214,7 @@ def _make_service(options: argparse.Namespace, id_offset: int) -> FakeFieldServi
     engineer = None
     if options.form_after is not None:
         form_names = tuple(options.form_name or Engineer.form_names)
-        engineer = Engineer(options.form_after, form_names)
+        engineer = Engineer(options.form_after, form_names, pdf=_form_pdf(options))
     service = FakeFieldService(
         port=options.port,
         token=options.token,
@@ -200,6 +229,10 @@ def _make_service(options: argparse.Namespace, id_offset: int) -> FakeFieldServi
     for method, path, fault, calls in options.faults:
         service.fail(method, path, fault, calls=calls, every=calls is None)
     return service
+
+
+def _form_pdf(options: argparse.Namespace) -> FormPdf:
+    return FormPdf(options.form_layout, options.form_version, dict(options.answers))
 
 
 def _print_variables(receiver: re.Match[str], secret: str) -> None:
@@ -260,6 +293,17 @@ def _form(text: str) -> tuple[int, str]:
     if not name.strip():
         raise argparse.ArgumentTypeError(f"should be PROPERTY:NAME, not {text!r}")
     return _number(int, 0)(property_id), name
+
+
+def _answer(text: str) -> tuple[str, str]:
+    question, separator, answer = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"should be QUESTION=ANSWER, not {text!r}")
+    known = questions_of_all_forms()
+    if question not in known:
+        listed = "; ".join(known)
+        raise argparse.ArgumentTypeError(f"no form has the question {question!r}, only: {listed}")
+    return question, answer
 
 
 def _scripted_fault(text: str) -> tuple[str, str, faults.Fault, range | None]:

@@ -112,7 +112,7 @@ class _Endpoints:
             form = self._state.form(int(form_id))
         except (ValueError, LookupError) as error:
             raise HTTPException(404, f"There is no form {form_id}") from error
-        return Response(pdf_for(form.record), media_type="application/pdf")
+        return Response(pdf_for(form.record, form.pdf), media_type="application/pdf")
 
     async def list_jobs(self, request: Request) -> Response:
         with self._state.changed:

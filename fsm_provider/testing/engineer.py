@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
+from fsm_provider.testing.form_pdf import USUAL, FormPdf
 from fsm_provider.testing.schedule import Schedule
 from fsm_provider.testing.state import ServiceState
 
@@ -20,11 +21,13 @@ class Engineer:
     :param after: seconds from the creation of a job to its first form.
     :param form_names: the forms completed against each job, in this order.
     :param every: seconds from one form of a job to its next.
+    :param pdf: what the PDFs of the forms show.
     """
 
     after: float = 3.0
     form_names: tuple[str, ...] = ("Gas Safety Record",)
     every: float = 0.0
+    pdf: FormPdf = USUAL
 
     def accept(self, job_id: int, state: ServiceState, schedule: Schedule) -> None:
         """Schedule the work on a new job."""
@@ -35,5 +38,5 @@ class Engineer:
         due = first_due
         for index, form_name in enumerate(self.form_names):
             due = first_due + index * self.every
-            schedule.call(due, partial(state.complete_form, job_id, form_name))
+            schedule.call(due, partial(state.complete_form, job_id, form_name, self.pdf))
         schedule.call(due, partial(state.complete_job, job_id))

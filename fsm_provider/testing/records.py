@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from fsm_provider.testing.delivering import EVENT_TYPES
+from fsm_provider.testing.form_pdf import USUAL, FormPdf
 from fsm_provider.testing.pdf import pdf_for
 from fsm_provider.testing.state import ServiceState
 from fsm_provider.testing.wire import Record
@@ -44,7 +45,8 @@ class FakeRecords:
         :raises LookupError: if there is no such form.
         """
         with self._state.changed:
-            return pdf_for(self._state.form(form_id).record)
+            form = self._state.form(form_id)
+            return pdf_for(form.record, form.pdf)
 
     @property
     def webhooks(self) -> list[Record]:
@@ -89,6 +91,7 @@ class FakeRecords:
         updated: datetime | None = None,
         category: str | None = None,
         form_name_id: str | None = None,
+        pdf: FormPdf = USUAL,
         **fields: Any,
     ) -> Record:
         """Add a completed form and return it.
@@ -100,6 +103,7 @@ class FakeRecords:
             default ``created``.
         :param category: what ``formCategory`` is compared with; not shown in the record.
         :param form_name_id: what ``formNameID`` is compared with; not shown in the record.
+        :param pdf: what its PDF shows, e.g. ``FormPdf(version=2, answers={"Remarks": "Leaks"})``.
         :param fields: fields of the record by the service's names, of any type, e.g.
             ``createdByID="7"`` or ``createdOnDateTime="yesterday"``.
         """
@@ -119,6 +123,7 @@ class FakeRecords:
             updated=updated,
             category=category,
             form_name_id=form_name_id,
+            pdf=pdf,
             overrides=fields,
         )
         return copy.deepcopy(form)
@@ -159,25 +164,32 @@ class FakeRecords:
             )
 
     def update_form(
-        self, form_id: int, *, updated: datetime | None = None, **fields: Any
+        self,
+        form_id: int,
+        *,
+        updated: datetime | None = None,
+        pdf: FormPdf | None = None,
+        **fields: Any,
     ) -> Record:
         """Change a form, which keeps its place in the listing, and return it.
 
         :param updated: aware time of the change; default now.
+        :param pdf: what its PDF shows from now on; None: what it showed.
         :param fields: fields of the record by the service's names.
         :raises LookupError: if there is no such form.
         """
         if updated is None:
             updated = self._state.now()
-        form = self._state.update_form(form_id, updated, fields)
+        form = self._state.update_form(form_id, updated, fields, pdf)
         return copy.deepcopy(form)
 
-    def complete_form(self, job_id: int, form_name: str) -> Record:
+    def complete_form(self, job_id: int, form_name: str, pdf: FormPdf = USUAL) -> Record:
         """Complete a form against a job now and return it.
 
+        :param pdf: what its PDF shows.
         :raises LookupError: if there is no such job.
         """
-        form = self._state.complete_form(job_id, form_name)
+        form = self._state.complete_form(job_id, form_name, pdf)
         return copy.deepcopy(form)
 
     def add_webhook(self, target_url: str, signing_secret: str) -> Record:

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from fsm_provider.testing import wire
 from fsm_provider.testing.delivering import RecordedDelivery
+from fsm_provider.testing.form_pdf import USUAL, FormPdf
 from fsm_provider.testing.listing import Listing
 from fsm_provider.testing.wire import Record
 
@@ -57,6 +58,7 @@ class StoredForm:
     updated: datetime
     category: str | None
     form_name_id: str | None
+    pdf: FormPdf = USUAL
 
     def matches(self, equal: Mapping[str, str], at_least: Mapping[str, datetime]) -> bool:
         """Apply filters by equality and lower bounds, both keyed by the parameter's name."""
@@ -209,6 +211,7 @@ class ServiceState:
         updated: datetime,
         category: str | None = None,
         form_name_id: str | None = None,
+        pdf: FormPdf = USUAL,
         overrides: Mapping[str, Any] | None = None,
     ) -> Record:
         """Add a form, with some fields of its record replaced."""
@@ -233,13 +236,22 @@ class ServiceState:
                 updated=updated,
                 category=category,
                 form_name_id=form_name_id,
+                pdf=pdf,
             )
             self.forms.records.append(form)
             self.changed.notify_all()
         return record
 
-    def update_form(self, form_id: int, updated: datetime, overrides: Mapping[str, Any]) -> Record:
+    def update_form(
+        self,
+        form_id: int,
+        updated: datetime,
+        overrides: Mapping[str, Any],
+        pdf: FormPdf | None = None,
+    ) -> Record:
         """Change a form in its place in the listing.
+
+        :param pdf: what its PDF shows from now on; None: what it showed.
 
         :raises LookupError: if there is no such form.
         """
@@ -247,6 +259,8 @@ class ServiceState:
         with self.changed:
             stored = self.form(form_id)
             stored.updated = updated
+            if pdf is not None:
+                stored.pdf = pdf
             stored.record |= {"lastUpdatedOnDateTime": wire.timestamp(updated), **overrides}
             self.changed.notify_all()
         return stored.record
@@ -262,7 +276,7 @@ class ServiceState:
                     return stored
         raise LookupError(f"There is no form {form_id}")
 
-    def complete_form(self, job_id: int, form_name: str) -> Record:
+    def complete_form(self, job_id: int, form_name: str, pdf: FormPdf = USUAL) -> Record:
         """Add a form completed just now against a job.
 
         :raises LookupError: if there is no such job.
@@ -278,6 +292,7 @@ class ServiceState:
             form_name=form_name,
             created=now,
             updated=now,
+            pdf=pdf,
         )
         log.info("form %d completed against job %d: %s", form["id"], job_id, form_name)
         return form

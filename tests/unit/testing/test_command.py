@@ -140,6 +140,10 @@ def test_what_is_to_fail_fails_as_it_is_said_and_as_often():
         (["--fail=POST /x reset"], "argument --fail"),
         (["--fail=POST /x 502 0"], "argument --fail"),
         (["--fail=POST /x 502 never"], "argument --fail"),
+        (["--form-version=3"], "argument --form-version"),
+        (["--form-layout=html"], "argument --form-layout"),
+        (["--answer=Remarks"], "argument --answer: should be QUESTION=ANSWER"),
+        (["--answer=Is it?=No"], "argument --answer: no form has the question 'Is it?', only: "),
         (["--form-name", "A"], "--form-name needs --form-after"),
         (
             ["--property=7", "--form=8:A"],
