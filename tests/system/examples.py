@@ -39,7 +39,8 @@ def copy_example(
     for old, new in replaced.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    for report_page in EXAMPLES.glob("report_page.*"):
-        shutil.copy(report_page, folder)
+    for pattern in ("report_page.*", "answer_reader.py"):
+        for beside in EXAMPLES.glob(pattern):
+            shutil.copy(beside, folder)
     (folder / f"{dag_id}.py").write_text(text)
     airflow.wait_for_dag(dag_id)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import duckdb
 
-from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.testing import FakeFieldService, FormPdf, faults
 from tests.smtp import Mailbox
 from tests.system.examples import WITH_LEDGER, copy_example
 from tests.system.local_airflow import LocalAirflow
@@ -17,6 +17,7 @@ RECORDS = "records_copy"
 MAILED = "mailed_copy"
 WAREHOUSE = "warehouse_copy"
 REMEDIAL = "remedial_copy"
+ANSWERS = "answers_copy"
 MAINTENANCE = "maintenance_copy"
 PLANNED = "planned_to_invoice"
 
@@ -271,3 +272,42 @@ def test_two_runs_over_the_same_forms_make_one_job_of_each_warning_notice(
     assert f"Warning Notice {first_notice}" in jobs[0]["notes"] + jobs[1]["notes"]
     assert "at job 77" in jobs[0]["notes"]
     assert jobs[0]["priority"] == "Important"
+
+
+def test_answers_become_columns_over_versions_and_what_is_uncertain_is_for_a_person(
+    airflow: LocalAirflow, dags_folder: Path, tmp_path: Path
+) -> None:
+    # An account of its own: the tables would have the forms of other tests.
+    with FakeFieldService() as account:
+        airflow.add_connection("fsm_answered", account.connection())
+        with_account = {
+            'task_id="list_forms"': 'task_id="list_forms", fsm_conn_id="fsm_answered"',
+            'task_id="store_pdfs"': 'task_id="store_pdfs", fsm_conn_id="fsm_answered"',
+        }
+        copy_example(airflow, dags_folder, "form_answers", ANSWERS, **with_account)
+        safe = "Is the appliance safe to use?"
+        unsafe = FormPdf(version=2, layout="list", answers={safe: "Unsafe"})
+        first = account.add_form()["id"]
+        second = account.add_form(pdf=unsafe)["id"]
+        odd = account.add_form(pdf=FormPdf(answers={safe: "Perhaps"}))["id"]
+        account.add_form(form_name="Site Survey")
+        warehouse = tmp_path / "answers.duckdb"
+        params = {"folder": str(tmp_path / "answers"), "warehouse": str(warehouse)}
+
+        first_run, first_state = run(airflow, ANSWERS, **params)
+        account.update_form(odd, pdf=FormPdf())
+        _, second_state = run(airflow, ANSWERS, **params)
+
+    assert first_state == "success"
+    assert second_state == "success"
+    assert airflow.xcom(ANSWERS, first_run, "load") == 1
+    columns = f'form_id, version, "Is a carbon monoxide alarm fitted?", "{safe}"'
+    with duckdb.connect(str(warehouse), read_only=True) as connection:
+        rows = connection.execute(f"SELECT {columns} FROM gas_safety_record ORDER BY 1").fetchall()
+        unread = connection.execute("SELECT form_id, reason FROM unread").fetchall()
+    assert rows == [
+        (first, "1", None, "Safe"),
+        (second, "2", "Yes", "Unsafe"),
+        (odd, "1", None, "Safe"),
+    ]
+    assert unread == []

@@ -23,6 +23,10 @@ CASES: dict[tuple[str, str], dict[str, Any]] = {
     ("certificate_by_mail", "certificate_by_mail"): {
         "records": "{folder}",
     },
+    ("form_answers", "form_answers"): {
+        "folder": "{folder}/answers",
+        "warehouse": "{folder}/answers.duckdb",
+    },
     ("forms_since_watermark", "forms_since_watermark"): {},
     ("forms_to_warehouse", "forms_to_warehouse"): {
         "folder": "{folder}/forms",
