@@ -1,11 +1,18 @@
-"""Find properties without a valid gas-safety record: overdue, due within 60 days, or missing.
+"""Find properties without a valid gas-safety record: overdue, due within two months, or missing.
 
-The DAG compares the latest record of each property in the last 13 months with the portfolio: a CSV
-file with the columns ``propertyID`` and ``address``, on this machine or in any object storage that
-Airflow knows. A record is valid for a year from ``createdOnDateTime``. The DAG takes that as the
-day of the check, because a listing does not contain the answers of a form. For each day it writes
-``<day>.csv`` and ``<day>.html``, a page with a chart, into ``<portfolio>.gaps/``. The task has a
-link to the page of its last day.
+The rule is that of Great Britain: the Gas Safety (Installation and Use) Regulations 1998, with
+regulation 36A since 6 April 2018. A check is due 12 months after the last one. One that is made in
+the two months before that deadline counts as made on the deadline, so that nobody loses days by
+being early. An earlier or a late one counts on its own day. This is an example, and no legal
+advice.
+
+The DAG compares the records of each property in 26 months, which are two or more, with the
+portfolio: a CSV file with the columns ``propertyID`` and ``address``, on this machine or in any
+object storage that Airflow knows. It takes ``createdOnDateTime`` as the day of the check, because a
+listing does not contain the answers of a form; ``form_answers`` reads them. It takes the oldest of
+these records to count on its own day: if that was early itself, a deadline may be up to two months
+off. For each day the DAG writes ``<day>.csv`` and ``<day>.html`` into ``<portfolio>.gaps/``. The
+task has a link to the page of its last day.
 
 The service never lists legacy forms: a property whose records are legacy forms is reported as
 missing.
@@ -25,7 +32,7 @@ import sys
 from calendar import monthrange
 from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,15 +51,16 @@ from report_page import Chart, Headline, Page, Table, Tone, link_to_report, repo
 if TYPE_CHECKING:
     from fsm_provider.api import Form
 
-MONTHS_READ = 13
+MONTHS_READ = 26
 MONTHS_VALID = 12
-DUE_WITHIN = timedelta(days=60)
+MONTHS_EARLY = 2
+"""A check so long before its deadline counts as made on the deadline."""
 COLUMNS = ("propertyID", "address", "gap", "due", "formID", "remark")
 """Columns of the CSV file."""
 LABELS = {
     "missing": "missing",
     "overdue": "overdue",
-    "due": f"due within {DUE_WITHIN.days} days",
+    "due": f"due within {MONTHS_EARLY} months",
     "valid": "valid",
 }
 """What the page calls the record of a property."""
@@ -91,7 +99,7 @@ def report_days(first: date, last: date) -> list[date]:
 
 
 def interval_for(day: date) -> tuple[datetime, datetime]:
-    """Return the 13 months before a day, as start and exclusive end."""
+    """Return the 26 months before a day, as start and exclusive end."""
     return midnight(add_months(day, -MONTHS_READ)), midnight(day)
 
 
@@ -99,16 +107,16 @@ def midnight(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-def latest_per_property(
+def checks_per_property(
     forms: Iterable[Form], days: Iterable[date], form_name: str
-) -> tuple[dict[date, dict[str, Form]], list[Form]]:
-    """Return the latest form of each property in the interval of each day.
+) -> tuple[dict[date, dict[str, list[Form]]], list[Form]]:
+    """Return the forms of each property in the interval of each day, the oldest first.
 
-    Beside them, it returns the forms whose time or property cannot be parsed, for a person to
-    check. It reads the forms once, in any order.
+    Of several on one day, the last counts. Beside them, it returns the forms whose time or property
+    cannot be parsed, for a person to check. It reads the forms once, in any order.
     """
     intervals = {day: interval_for(day) for day in days}
-    latest: dict[date, dict[str, Form]] = {day: {} for day in intervals}
+    checks: dict[date, dict[str, list[Form]]] = {day: {} for day in intervals}
     unreadable = []
     for form in forms:
         if form.form_name != form_name:
@@ -121,33 +129,57 @@ def latest_per_property(
         for day, (start, end) in intervals.items():
             if not start <= created < end:
                 continue
-            known = latest[day].get(property_id)
-            if known is None or known.created_on_date_time < created:
-                latest[day][property_id] = form
-    return latest, unreadable
+            known = checks[day].get(property_id, [])
+            checks[day][property_id] = last_of_each_day([*known, form])
+    return checks, unreadable
 
 
-def judge_all(portfolio: Iterable[Row], latest: dict[str, Form], day: date) -> list[Row]:
+def last_of_each_day(forms: Iterable[Form]) -> list[Form]:
+    """Return the last form of each day, the oldest first."""
+    by_day = {}
+    for form in sorted(forms, key=lambda form: form.created_on_date_time):
+        by_day[checked_on(form)] = form
+    return list(by_day.values())
+
+
+def checked_on(form: Form) -> date:
+    return form.created_on_date_time.astimezone(UTC).date()
+
+
+def deadline_after(checks: Iterable[date]) -> date | None:
+    """Return the day by which the next check is due; None if there was none.
+
+    :param checks: days of checks, the oldest first.
+    """
+    deadline = None
+    for check in checks:
+        counts_on = check
+        if deadline and add_months(deadline, -MONTHS_EARLY) <= check <= deadline:
+            counts_on = deadline
+        deadline = add_months(counts_on, MONTHS_VALID)
+    return deadline
+
+
+def judge_all(portfolio: Iterable[Row], checks: dict[str, list[Form]], day: date) -> list[Row]:
     """Return a row for each property: its record is missing, overdue, soon due or valid."""
     rows = []
     for listed in portfolio:
-        form = latest.get(listed["propertyID"])
-        rows.append(judge(listed, form, day))
+        forms = checks.get(listed["propertyID"], [])
+        rows.append(judge(listed, forms, day))
     return rows
 
 
-def judge(listed: Row, form: Form | None, day: date) -> Row:
-    """Return the row of a property, by its row in the portfolio and its latest form."""
+def judge(listed: Row, forms: list[Form], day: date) -> Row:
+    """Return the row of a property, by its row in the portfolio and its forms."""
     row = dict.fromkeys(COLUMNS) | listed
-    if form is None:
+    due = deadline_after(checked_on(form) for form in forms)
+    if due is None:
         row["gap"] = "missing"
         row["remark"] = f"none in {MONTHS_READ} months; legacy forms are not listed"
         return row
-    checked_on = form.created_on_date_time.astimezone(UTC).date()
-    due = add_months(checked_on, MONTHS_VALID)
     row["gap"] = gap_for(due, day)
     row["due"] = str(due)
-    row["formID"] = form.id
+    row["formID"] = forms[-1].id
     return row
 
 
@@ -155,7 +187,7 @@ def gap_for(due: date, day: date) -> str:
     """Return the state of a record on a day, if the next record is due on ``due``."""
     if due < day:
         return "overdue"
-    if due <= day + DUE_WITHIN:
+    if add_months(due, -MONTHS_EARLY) <= day:
         return "due"
     return "valid"
 
@@ -193,7 +225,7 @@ def page_for(rows: list[Row], day: date, notes: list[str]) -> Page:
         title=f"Gas-safety records, {day:%-d %B %Y}",
         about=(
             f"{len(gaps)} of {len(rows)} properties need a record now"
-            f" or within {DUE_WITHIN.days} days."
+            f" or within {MONTHS_EARLY} months."
         ),
         headlines=headlines,
         chart=Chart(title="When records run out", series=TONES, bars=bars_for(rows, day)),
@@ -211,7 +243,7 @@ def bars_for(rows: list[Row], day: date) -> list[tuple[str, list[int]]]:
     """Count the properties of each kind: missing, overdue, and by the month they run out."""
     bar_names = ["Missing", "Overdue"]
     first_month = day.replace(day=1)
-    for months in range(MONTHS_VALID + 1):
+    for months in range(MONTHS_VALID + MONTHS_EARLY + 1):
         month = add_months(first_month, months)
         bar_names.append(month_name(month))
 
@@ -343,7 +375,7 @@ def compliance_gap_report():
     def report(params, dag_run, data_interval_end=None):
         """List the forms once, and write the files of each day.
 
-        Memory holds at most one form for each property and day.
+        Memory holds the forms of 26 months, for each day.
         """
         from fsm_provider.hooks.fsm import FsmHook
 
@@ -354,7 +386,7 @@ def compliance_gap_report():
 
         start, _ = interval_for(days[0])
         forms = FsmHook().list_forms(created_since=start)
-        latest, unreadable = latest_per_property(forms, days, params["form_name"])
+        checks, unreadable = checks_per_property(forms, days, params["form_name"])
         unreadable_ids = [form.id for form in unreadable]
         notes = notes_for(unreadable_ids)
         print(*notes, sep="\n")
@@ -363,7 +395,7 @@ def compliance_gap_report():
         folder.mkdir(parents=True, exist_ok=True)
         counts = {}
         for day in days:
-            rows = judge_all(portfolio, latest[day], day)
+            rows = judge_all(portfolio, checks[day], day)
             gaps = gaps_for(rows)
             (folder / f"{day}.csv").write_text(as_csv(gaps), encoding="utf-8")
             page = folder / f"{day}.html"
