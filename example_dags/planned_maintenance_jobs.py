@@ -35,7 +35,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from fsm_provider.api.job_rows import jobs_from_rows
-from fsm_provider.operators.jobs import FsmCreateJobsOperator
+from fsm_provider.operators.jobs import FsmCreateJobsOperator, outcomes_as_text
 
 OPTIONAL = ("notes", "priority", "quotedAmount")
 """Columns that the list may have."""
@@ -114,16 +114,6 @@ def path_for(location: str) -> ObjectStoragePath:
     return ObjectStoragePath(str(Path(__file__).parent / location))
 
 
-def remark_for(outcome: dict) -> str:
-    """Return what went wrong with a row, or which task has created its job."""
-    if outcome["error"]:
-        return outcome["error"]
-    creator = outcome["by"]
-    if creator:
-        return f"by {creator['task_id']} of run {creator['run_id']}"
-    return ""
-
-
 @dag(
     schedule="@daily",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -166,18 +156,9 @@ def planned_maintenance_jobs():
     @task
     def report(outcomes):
         """Print the outcome of each row; return how many rows have each outcome."""
+        print(outcomes_as_text(outcomes))
         # There are none if the creation failed before the first row.
-        outcomes = outcomes or []
-        print(f"{'reference':<16}{'property':<10}{'outcome':<13}{'job':<10}remark")
-        for outcome in outcomes:
-            print(
-                f"{outcome['key']:<16}"
-                f"{outcome['propertyID']:<10}"
-                f"{outcome['outcome']:<13}"
-                f"{outcome['jobID'] or '':<10}"
-                f"{remark_for(outcome)}"
-            )
-        return dict(Counter(outcome["outcome"] for outcome in outcomes))
+        return dict(Counter(outcome["outcome"] for outcome in outcomes or ()))
 
     # The setup of the report below, which is a teardown: without rows there is nothing to report.
     jobs = choose_rows().as_setup()

@@ -36,6 +36,7 @@ from fsm_provider.state.task import Task
 from fsm_provider.writes.attempt import MADE, WriteAttempt
 from fsm_provider.writes.outcomes import JobOutcome as JobOutcome
 from fsm_provider.writes.outcomes import job_outcome, summary_of
+from fsm_provider.writes.outcomes import outcomes_as_text as outcomes_as_text
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperatorLink, Context

@@ -132,6 +132,40 @@ def job_outcome(
     )
 
 
+def outcomes_as_text(outcomes: Sequence[JobOutcome] | None) -> str:
+    """Make a table of the outcomes of many jobs, for a mail (as ``<pre>``) or a chat (as code).
+
+    Escape it for HTML: keys and errors are input. The first line counts the outcomes.
+
+    :param outcomes: what ``FsmCreateJobsOperator`` returns; None: it failed before the first job.
+    :return: lines of the same columns, what needs a person first.
+    """
+    rows = [["key", "property", "outcome", "job", "remark"]]
+    for outcome in sorted(outcomes or (), key=_needs_nobody):
+        job_id = outcome["jobID"] or ""
+        remark = _remark_for(outcome)
+        cells = (outcome["key"], outcome["propertyID"], outcome["outcome"], job_id, remark)
+        rows.append([" ".join(str(cell).split()) for cell in cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [summary_of(outcomes or (), "")]
+    for row in rows:
+        line = "  ".join(map(str.ljust, row, widths))
+        lines.append(line.rstrip())
+    return "\n".join(lines)
+
+
+def _needs_nobody(outcome: JobOutcome) -> bool:
+    return outcome["outcome"] in MADE
+
+
+def _remark_for(outcome: JobOutcome) -> str:
+    """Return what went wrong with a job, or which task has created it."""
+    if outcome["error"]:
+        return outcome["error"]
+    creator = outcome["by"]
+    return f"by {creator['task_id']} of run {creator['run_id']}" if creator else ""
+
+
 def summary_of(outcomes: Sequence[JobOutcome], stop_reason: str) -> str:
     """Count the outcomes in words; those created are counted even if there are none."""
     counts = Counter(outcome["outcome"] for outcome in outcomes)

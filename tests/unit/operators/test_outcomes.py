@@ -3,6 +3,7 @@
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from fsm_provider.operators.jobs import outcomes_as_text
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.operators.jobs import attempt_of, create, request, statuses
 from tests.unit.state_store import DatabaseStore, MemoryStateStore
@@ -216,3 +217,23 @@ def test_every_request_has_a_stored_intent_even_after_a_wait(service, connect, s
     assert min(intents) >= 1
     assert {row["state"] for row in store.rows.values()} == {"done"}
     assert (len(service.jobs), len(service.requests)) == (30, 32)
+
+
+def test_the_report_has_each_outcome_in_a_row_and_what_needs_a_person_first(half_done, store):
+    outcomes, _ = attempt(store, [*JOBS, request(4, key="PM-4, the \n last")])
+    shown = outcomes_as_text(outcomes).splitlines()
+
+    assert shown[0] == "4 jobs: 2 created, 1 existing, 1 uncertain"
+    assert shown[1].split() == ["key", "property", "outcome", "job", "remark"]
+    job = outcomes[0]["jobID"]
+    words = [" ".join(line.split()) for line in shown[2:]]
+    assert words[0].startswith("PM-2 2 uncertain POST /properties/2/jobs may or may not have")
+    assert words[1].startswith(f"PM-1 1 existing {job}")
+    assert words[2].startswith("PM-3 3 created ")
+    assert words[3].startswith("PM-4, the last 4 created ")
+    column = shown[1].index("outcome")
+    assert shown[2].index("uncertain") == shown[3].index("existing") == column
+
+
+def test_the_report_of_a_creation_that_failed_before_its_first_job_says_so():
+    assert outcomes_as_text(None).splitlines()[0] == "0 jobs: 0 created"
