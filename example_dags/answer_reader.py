@@ -70,6 +70,9 @@ WHOLE_LINES = {"keep_blank_chars": True, "use_text_flow": True, "extra_attrs": [
 """With blanks kept, a "word" ends at a wide gap. By the flow, two that overlap are not mixed."""
 INDENT = 2
 """How far, in points, lines may begin beside each other and are yet below each other."""
+ODD = rf"(?:^|\n)\S*\n|-\n|\n{NUMBER}|\(cid:"
+"""In an answer: a line of one word, which may be a part of one; a line that ends with a hyphen,
+which may be of the word or not; a number that may be of a question; a letter without a name."""
 MARK = "X"
 """Stands for the heading of its column."""
 
@@ -109,9 +112,13 @@ class Reply(NamedTuple):
     lines: list[Line]
     """Those of the answer; the first of them may be the last of the question."""
 
+    def begins_beside(self) -> bool:
+        """Return whether it begins in the line in which the question ends."""
+        return bool(self.lines) and self.lines[0] is self.asked[-1]
+
     def own_lines(self) -> list[Line]:
         """Return the lines that have nothing of the question."""
-        return [line for line in self.lines if line not in self.asked]
+        return self.lines[1:] if self.begins_beside() else self.lines
 
 
 def read_answers(pdf: bytes, form_name: str) -> tuple[str | None, list[Answer]]:
@@ -142,7 +149,8 @@ def read_answers(pdf: bytes, form_name: str) -> tuple[str | None, list[Answer]]:
 def replies_in(lines: list[Line], questions: dict[str, str]) -> list[Reply]:
     """Split the text at the questions, which are numbered from 1."""
     text = "\n".join(line.text for line in lines)
-    known = "|".join(re.escape(question).replace(r"\ ", r"\s+") for question in questions)
+    # A question may go over two lines.
+    known = "|".join(map(re.escape, questions)).replace(r"\ ", r"\s+")
     starts = list(re.finditer(f"^{NUMBER}({known}){FILLER}", text, re.MULTILINE))
     if not starts:
         raise UncertainError("there is no question that is known")
@@ -177,10 +185,11 @@ def check_column(replies: list[Reply]) -> None:
     for reply in replies:
         if reply.texts == [MARK]:
             continue
-        if reply.lines and reply.lines[0] in reply.asked:
+        if reply.begins_beside():
             # It goes on where the question begins.
             distances.add(0)
-        distances.update(line.left - reply.asked[0].left for line in reply.own_lines())
+        for line in reply.own_lines():
+            distances.add(line.left - reply.asked[0].left)
     if distances and max(distances) - min(distances) > INDENT:
         raise UncertainError("not all answers begin below each other")
 
@@ -192,15 +201,13 @@ def check_block(reply: Reply) -> None:
     first = reply.lines[0]
     lowest = reply.asked[-1].top + 2.2 * first.height
     is_near = reply.asked[0].top - 3 <= first.top <= lowest or first.row == reply.asked[0].row
-    is_block = len({(line.font, round(line.height)) for line in reply.own_lines()}) < 2
+    is_block = True
     for above, below in pairwise(reply.lines):
-        is_block = is_block and 2 < below.top - above.top < 1.7 * above.height
-    # If a word was broken at the end of a line, nobody knows whether a hyphen belongs to it.
-    is_broken = any(" " not in text or text.endswith("-") for text in reply.texts[:-1])
-    is_numbered = any(re.match(NUMBER, text) for text in reply.texts[1:])
-    shown = " | ".join(reply.texts)
-    if not is_near or not is_block or is_broken or is_numbered or "(cid:" in shown:
-        raise UncertainError(f"where the answer to {reply.question!r} ends: {shown}")
+        is_alike = above.font == below.font and abs(above.height - below.height) < 1
+        is_block = is_block and is_alike and 2 < below.top - above.top < 1.7 * above.height
+    text = "\n".join(reply.texts)
+    if not is_near or not is_block or re.search(ODD, text):
+        raise UncertainError(f"where the answer to {reply.question!r} ends: {text!r}")
 
 
 def version_in(others: list[Line]) -> str | None:
@@ -214,8 +221,11 @@ def version_in(others: list[Line]) -> str | None:
 
 def heading_above(mark: Line, others: list[Line]) -> str:
     """Return the heading of the column that a mark is in."""
-    page = [other for other in others if other.page == mark.page]
-    headings = [other.text for other in page if abs(other.middle - mark.middle) < 10]
+    headings = []
+    for other in others:
+        is_above = other.page == mark.page and abs(other.middle - mark.middle) < 10
+        if is_above:
+            headings.append(other.text)
     return headings[0] if len(headings) == 1 else MARK
 
 

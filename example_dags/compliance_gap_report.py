@@ -11,8 +11,8 @@ portfolio: a CSV file with the columns ``propertyID`` and ``address``, on this m
 object storage that Airflow knows. It takes ``createdOnDateTime`` as the day of the check, because a
 listing does not contain the answers of a form; ``form_answers`` reads them. It takes the oldest of
 these records to count on its own day: if that was early itself, a deadline may be up to two months
-off. For each day the DAG writes ``<day>.csv`` and ``<day>.html`` into ``<portfolio>.gaps/``. The
-task has a link to the page of its last day.
+off. For each day the DAG writes ``<day>.csv`` into ``<portfolio>.gaps/``. The task has a link to
+the report of its last day.
 
 The service never lists legacy forms: a property whose records are legacy forms is reported as
 missing.
@@ -44,9 +44,9 @@ from airflow.providers.common.compat.sdk import (
     task,
 )
 
-# report_page.py is beside this file, in whichever folder below Airflow's folder of DAGs.
+# report_link.py is beside this file, in whichever folder below Airflow's folder of DAGs.
 sys.path.append(str(Path(__file__).parent))
-from report_page import Chart, Headline, Page, Table, Tone, link_to_report, report_url
+from report_link import link_to_report, report_url
 
 if TYPE_CHECKING:
     from fsm_provider.api import Form
@@ -57,20 +57,6 @@ MONTHS_EARLY = 2
 """A check so long before its deadline counts as made on the deadline."""
 COLUMNS = ("propertyID", "address", "gap", "due", "formID", "remark")
 """Columns of the CSV file."""
-LABELS = {
-    "missing": "missing",
-    "overdue": "overdue",
-    "due": f"due within {MONTHS_EARLY} months",
-    "valid": "valid",
-}
-"""What the page calls the record of a property."""
-TONES: dict[str, Tone] = {
-    LABELS["missing"]: "unknown",
-    LABELS["overdue"]: "bad",
-    LABELS["due"]: "notice",
-    LABELS["valid"]: "good",
-}
-"""The colour of each label."""
 LEGACY = (
     "The service never lists legacy forms: a property that has only those is reported as missing."
 )
@@ -200,70 +186,6 @@ def gaps_for(rows: Iterable[Row]) -> list[Row]:
 def count_by_gap(rows: Iterable[Row]) -> dict[str, int]:
     """Count the properties of each kind that occurs."""
     return dict(Counter(row["gap"] for row in rows))
-
-
-def page_for(rows: list[Row], day: date, notes: list[str]) -> Page:
-    """Make the page: when records run out, and the gaps, the longest overdue first."""
-    counts = count_by_gap(rows)
-    headlines = []
-    for gap, label in LABELS.items():
-        headline = Headline(counts.get(gap, 0), label, TONES[label])
-        headlines.append(headline)
-
-    gaps = gaps_for(rows)
-    # A missing record has no date. It comes last, since "9" sorts after all years.
-    gaps.sort(key=lambda row: row["due"] or "9")
-    to_act_on = Table(
-        title="What to act on",
-        columns=("Record", "Due", "Property", "Address", "Last form"),
-        rows=[cells_for(row) for row in gaps],
-        none="Every property has a record that is valid beyond that.",
-        tones=TONES,
-    )
-
-    return Page(
-        title=f"Gas-safety records, {day:%-d %B %Y}",
-        about=(
-            f"{len(gaps)} of {len(rows)} properties need a record now"
-            f" or within {MONTHS_EARLY} months."
-        ),
-        headlines=headlines,
-        chart=Chart(title="When records run out", series=TONES, bars=bars_for(rows, day)),
-        tables=[to_act_on],
-        notes=notes,
-    )
-
-
-def cells_for(row: Row) -> list[Any]:
-    """Return the row for the page."""
-    return [LABELS[row["gap"]], row["due"], row["propertyID"], row["address"], row["formID"]]
-
-
-def bars_for(rows: list[Row], day: date) -> list[tuple[str, list[int]]]:
-    """Count the properties of each kind: missing, overdue, and by the month they run out."""
-    bar_names = ["Missing", "Overdue"]
-    first_month = day.replace(day=1)
-    for months in range(MONTHS_VALID + MONTHS_EARLY + 1):
-        month = add_months(first_month, months)
-        bar_names.append(month_name(month))
-
-    bars = {bar_name: dict.fromkeys(LABELS, 0) for bar_name in bar_names}
-    for row in rows:
-        counts = bars[bar_name_for(row)]
-        counts[row["gap"]] += 1
-    return [(bar_name, list(counts.values())) for bar_name, counts in bars.items()]
-
-
-def bar_name_for(row: Row) -> str:
-    if row["gap"] == "missing":
-        return "Missing"
-    if row["gap"] == "overdue":
-        return "Overdue"
-    return month_name(date.fromisoformat(row["due"]))
-
-
-def month_name(day: date) -> str:
-    return f"{day:%B %Y}"
 
 
 def parse_portfolio(text: str) -> list[Row]:
@@ -397,18 +319,17 @@ def compliance_gap_report():
         for day in days:
             rows = judge_all(portfolio, checks[day], day)
             gaps = gaps_for(rows)
-            (folder / f"{day}.csv").write_text(as_csv(gaps), encoding="utf-8")
-            page = folder / f"{day}.html"
-            page_for(rows, day, notes).write(page)
-            print(f"As of {day}, {len(gaps)} of {len(portfolio)} properties: {page}")
+            file = folder / f"{day}.csv"
+            file.write_text(as_csv(gaps), encoding="utf-8")
+            print(f"As of {day}, {len(gaps)} of {len(portfolio)} properties: {file}")
             counts[str(day)] = count_by_gap(gaps)
 
         return {
             "gaps": counts,
             "unreadable": unreadable_ids,
             "note": LEGACY,
-            # The link leads to the page of the last day.
-            "page": report_url(page, params["served_at"]),
+            # The link leads to the report of the last day.
+            "url": report_url(file, params["served_at"]),
         }
 
     link_to_report(report())

@@ -34,6 +34,7 @@ ALONE = {
     "test_docs",
     "test_export_kills",
     "test_kills",
+    "test_one_run_for_each_form",
     "test_pdf_kills",
     "test_testing_kit",
     "test_wheel",

@@ -39,8 +39,7 @@ def copy_example(
     for old, new in replaced.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    for pattern in ("report_page.*", "answer_reader.py"):
-        for beside in EXAMPLES.glob(pattern):
-            shutil.copy(beside, folder)
+    for beside in ("report_link.py", "answer_reader.py"):
+        shutil.copy(EXAMPLES / beside, folder)
     (folder / f"{dag_id}.py").write_text(text)
     airflow.wait_for_dag(dag_id)

@@ -1,23 +1,28 @@
-"""Examples on a real Airflow: asset fields, invoices, PDFs, a mail, a warehouse, remedial work."""
+"""Examples on a real Airflow: invoices, PDFs, answers, a mail, a warehouse, remedial work."""
 
 import json
+import shutil
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import duckdb
 
-from fsm_provider.testing import FakeFieldService, FormPdf, faults
+from fsm_provider.testing import Engineer, FakeFieldService, FormPdf, faults
+from tests.capabilities import DEADLINES
 from tests.smtp import Mailbox
-from tests.system.examples import WITH_LEDGER, copy_example
+from tests.system.airflow_api import wait_until
+from tests.system.examples import EXAMPLES, WITH_LEDGER, copy_example
 from tests.system.local_airflow import LocalAirflow
 
-QUALITY = "quality_copy"
 INVOICES = "invoices_copy"
 RECORDS = "records_copy"
 MAILED = "mailed_copy"
 WAREHOUSE = "warehouse_copy"
 REMEDIAL = "remedial_copy"
 ANSWERS = "answers_copy"
+FINDINGS = "findings_copy"
+GAPS = "gaps_copy"
 MAINTENANCE = "maintenance_copy"
 PLANNED = "planned_to_invoice"
 
@@ -32,34 +37,6 @@ def names_of_files(folder: Path) -> list[str]:
     """Give the files below a folder, in order."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return sorted(str(file.relative_to(folder)) for file in files)
-
-
-def test_asset_fields_fail_the_run_past_a_threshold_and_the_report_is_there(
-    airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path, tmp_path: Path
-) -> None:
-    copy_example(airflow, dags_folder, "asset_field_quality", QUALITY)
-    service.add_asset_dynamic_field("Serial No.", values=())
-    service.add_asset_dynamic_field("serial no", values=("Baxi", "BAXI"), used_by=())
-    all_but_the_last = service.asset_dynamic_fields[:-1]
-    (tmp_path / "2026-01-01.json").write_text(json.dumps(all_but_the_last))
-
-    run_id, state = run(airflow, QUALITY, folder=str(tmp_path), max_similar_names=1)
-
-    assert state == "failed"
-    assert airflow.task_states(QUALITY, run_id) == {
-        "take_snapshot": "success",
-        "report": "success",
-        "check": "failed",
-    }
-    reported = airflow.xcom(QUALITY, run_id, "report")
-    assert reported["counts"]["similar_names"] == 2
-    assert reported["changes"] == 1
-    snapshot = airflow.xcom(QUALITY, run_id, "take_snapshot")
-    page = tmp_path / f"{snapshot}.html"
-    assert "field added" in page.read_text()
-    said = f"2 similar names, and max_similar_names is 1: see {page.as_uri()}"
-    assert said in airflow.task_log(QUALITY, run_id, "check")
-    assert airflow.extra_links(QUALITY, run_id, "report") == {"Report": page.as_uri()}
 
 
 def test_a_job_that_is_signed_off_is_invoiced_once_and_one_without_an_amount_is_held(
@@ -80,7 +57,7 @@ def test_a_job_that_is_signed_off_is_invoiced_once_and_one_without_an_amount_is_
     outcomes = airflow.xcom(PLANNED, run_id, "create_jobs")
     quoted, unquoted = [outcome["jobID"] for outcome in outcomes]
     first = sign_off(service, quoted)
-    second = sign_off(service, quoted)
+    sign_off(service, quoted)
     early = sign_off(service, unquoted)
     unknown = sign_off(service, 97002)
     folder = tmp_path / "invoices"
@@ -95,13 +72,11 @@ def test_a_job_that_is_signed_off_is_invoiced_once_and_one_without_an_amount_is_
     assert draft["customerReference"] == "INV-1"
     assert draft["amount"] == "120.00"
     assert draft["formID"] == first
-    assert {form["id"]: form["reason"] for form in result["newly_held"]} == {
-        second: f"job {quoted} has a draft for form {first}",
-        early: f"job {unquoted} has no amount in the due list",
-        unknown: "job 97002 is not in the due list",
+    assert set(result["held"]) == {
+        f"form {early}: job {unquoted} has no amount in the due list",
+        f"form {unknown}: job 97002 is not in the due list",
     }
-    files = names_of_files(folder)
-    assert {f"job={quoted}.json", f"records/job={quoted}.json"} < set(files)
+    assert names_of_files(folder) == [f"job={quoted}.json"]
     creations = service.requests_to("POST", "/properties/9701/jobs")
     assert len(creations) == 2, "looking up creates nothing"
 
@@ -311,3 +286,111 @@ def test_answers_become_columns_over_versions_and_what_is_uncertain_is_for_a_per
         (odd, "1", None, "Safe"),
     ]
     assert unread == []
+
+
+def copy_remedial(dags_folder: Path, changes: Mapping[str, str]) -> None:
+    """Copy the example with three DAGs, each under an id of its own, and unpaused."""
+    text = (EXAMPLES / "remedial_from_answers.py").read_text()
+    usual = {
+        "remedial_from_answers": FINDINGS,
+        "visit_in_": "copied_visit_in_",
+        'schedule="@hourly"': "schedule=None",
+        "is_paused_upon_creation=True": "is_paused_upon_creation=False",
+        '"retries": 2': '"retries": 0',
+    }
+    for old, new in {**usual, **changes}.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    shutil.copy(EXAMPLES / "answer_reader.py", dags_folder)
+    (dags_folder / f"{FINDINGS}.py").write_text(text)
+
+
+def test_an_unsafe_answer_becomes_one_visit_and_the_office_hears_of_a_late_one(
+    airflow: LocalAirflow, mailbox: Mailbox, dags_folder: Path, tmp_path: Path
+) -> None:
+    changes = {"deferrable=True,": "deferrable=True, poke_interval=2,"}
+    for task_id in ("list_forms", "store_pdfs", "create_job", "wait_for_sign_off"):
+        task = f'task_id="{task_id}"'
+        changes[task] = f'{task}, fsm_conn_id="{FINDINGS}"'
+    # Any visit is late then.
+    changes["timedelta(hours=24)"] = "timedelta(seconds=1)"
+    answers = {
+        "Is the appliance safe to use?": "Unsafe",
+        "Defects that were found": 'A "cracked" heat exchanger.',
+    }
+    unsafe = FormPdf(version=2, answers=answers)
+    # An account of its own, as a run reads all forms of the last days.
+    engineer = Engineer(after=0.5, form_names=("Job Sign-off",))
+    with FakeFieldService(engineer=engineer) as account:
+        airflow.add_connection(FINDINGS, account.connection(), state_conn_id="fsm_ledger")
+        copy_remedial(dags_folder, changes)
+        form = account.add_form(pdf=unsafe, property_id=77, job_id=5)["id"]
+        account.add_form()
+        params = {"folder": str(tmp_path)}
+
+        first, first_state = run(airflow, FINDINGS, **params)
+        key = f"REM-{form}-SAFE"
+        visit_state = airflow.wait_for_run("copied_visit_in_24_hours", key)
+        account.add_form(pdf=FormPdf(answers={"Is the appliance safe to use?": "Perhaps"}))
+        second, second_state = run(airflow, FINDINGS, **params)
+        jobs = account.jobs
+
+    assert first_state == "success"
+    assert visit_state == "success"
+    assert second_state == "failed", "a person has to read a form"
+    assert "a person has to read:" in airflow.task_log(FINDINGS, second, "check")
+    assert airflow.task_states(FINDINGS, first)["trigger_visits[0]"] == "success"
+    assert airflow.task_states(FINDINGS, second)["trigger_visits[0]"] == "skipped"
+    (job,) = jobs
+    assert job["propertyID"] == 77
+    assert job["customerReference"] == key
+    assert '"Is the appliance safe to use? Unsafe"' in job["notes"]
+    assert '"A "cracked" heat exchanger."' in job["notes"]
+    if DEADLINES.is_there:
+        (subject,) = wait_until(lambda: subjects_about(mailbox, key), "a mail about the visit")
+        assert subject == f"{key}: the visit is not signed off"
+
+
+def subjects_about(mailbox: Mailbox, run_id: str) -> list[str]:
+    """Give the subjects of the mails about a run."""
+    return [mail["Subject"] for mail in mailbox.mails if run_id in mail["Subject"]]
+
+
+def test_a_check_in_the_two_months_before_its_deadline_keeps_the_deadline(
+    airflow: LocalAirflow, dags_folder: Path, tmp_path: Path
+) -> None:
+    portfolio = tmp_path / "portfolio.csv"
+    portfolio.write_text("propertyID,address\n7,a\n8,b\n9,c\n10,d\n")
+    records = {7: ("2025-03-01", "2026-01-05"), 8: ("2025-03-01", "2025-12-31"), 9: ("2025-03-01",)}
+    with FakeFieldService() as account:
+        airflow.add_connection(GAPS, account.connection())
+        copy_example(
+            airflow,
+            dags_folder,
+            "compliance_gap_report",
+            GAPS,
+            **{"FsmHook()": f'FsmHook("{GAPS}")'},
+        )
+        for property_id, days in records.items():
+            for day in days:
+                created = datetime.fromisoformat(f"{day}T12:00:00+00:00")
+                account.add_form(property_id=property_id, created=created)
+        params = {"portfolio": str(portfolio), "reports": str(tmp_path / "reports")}
+        period = {"first_day": "2026-12-31", "last_day": "2027-01-31"}
+
+        run_id, state = run(airflow, GAPS, **params, **period)
+
+    assert state == "success"
+    assert airflow.xcom(GAPS, run_id, "report")["gaps"] == {
+        "2026-12-31": {"due": 1, "overdue": 1, "missing": 1},
+        "2027-01-31": {"due": 1, "overdue": 2, "missing": 1},
+    }
+    report = tmp_path / "reports" / "2027-01-31.csv"
+    assert airflow.extra_links(GAPS, run_id, "report") == {"Report": report.as_uri()}
+    lines = report.read_text().splitlines()
+    assert [line.split(",")[:4] for line in lines[1:]] == [
+        ["7", "a", "due", "2027-03-01"],
+        ["8", "b", "overdue", "2026-12-31"],
+        ["9", "c", "overdue", "2026-03-01"],
+        ["10", "d", "missing", ""],
+    ]

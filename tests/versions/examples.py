@@ -16,10 +16,6 @@ CASES: dict[tuple[str, str], dict[str, Any]] = {
         "portfolio": str(EXAMPLES / "data" / "portfolio.csv"),
         "reports": "{folder}/reports",
     },
-    ("asset_field_quality", "asset_field_quality"): {
-        "folder": "{folder}",
-        "max_similar_names": 99,
-    },
     ("certificate_by_mail", "certificate_by_mail"): {
         "records": "{folder}",
     },
@@ -38,6 +34,9 @@ CASES: dict[tuple[str, str], dict[str, Any]] = {
     ("invoice_on_signoff", "invoice_on_signoff"): {
         "due_list": str(EXAMPLES / "data" / "planned_maintenance.csv"),
         "invoices": "{folder}/invoices",
+    },
+    ("remedial_from_answers", "remedial_from_answers"): {
+        "folder": "{folder}/pdfs",
     },
     ("remedial_from_warning_notice", "remedial_from_warning_notice"): {},
 }

@@ -146,7 +146,6 @@ class TestSinceWatermark:
     [
         ("forms_since_watermark", [[]]),
         ("gas_safety_pdf_delivery", []),
-        ("invoice_on_signoff", []),
         ("remedial_from_warning_notice", []),
     ],
 )

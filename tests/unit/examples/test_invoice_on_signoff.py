@@ -1,6 +1,5 @@
 """Draft invoices: each job has one over the amount of its creation, or none and a reason."""
 
-from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 
@@ -9,7 +8,6 @@ import pytest
 from example_dags import invoice_on_signoff as invoices
 from example_dags import planned_maintenance_jobs as planned
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.storage import AtomicFiles
 
 EXAMPLES = Path(planned.__file__).parent
 
@@ -29,7 +27,7 @@ CREATED = {"77": {"customerReference": "PM-77", "quotedAmount": "120.00"}}
 
 
 def test_a_job_that_is_signed_off_has_a_draft():
-    drafts, held = invoices.decide([form(1)], {}, CREATED)
+    drafts, held = invoices.decide([form(1)], CREATED)
 
     assert drafts == [
         {
@@ -46,103 +44,40 @@ def test_a_job_that_is_signed_off_has_a_draft():
 
 
 @pytest.mark.parametrize(
-    ("forms", "invoiced", "begun", "drafted", "reasons"),
+    ("forms", "created", "drafted", "reasons"),
     [
-        ([form(2)], {"77": 1}, (), [], {2: "job 77 has a draft for form 1"}),
-        ([form(1), form(2)], {}, (), [1], {2: "job 77 has a draft for form 1"}),
-        ([form(2), form(1)], {}, (), [1], {2: "job 77 has a draft for form 1"}),
-        ([form(1, None)], {}, (), [], {1: "job None is not in the due list"}),
-        ([form(1)], {}, {"77"}, [], {1: "job 77 may have a draft: see begun/job=77.json"}),
+        ([form(1), form(2)], CREATED, [1], []),
+        ([form(2), form(1)], CREATED, [1], []),
+        ([form(1, None)], CREATED, [], ["form 1: job None is not in the due list"]),
+        ([form(1)], {}, [], ["form 1: job 77 is not in the due list"]),
+        ([form(1)], {"77": {}}, [], ["form 1: job 77 has no amount in the due list"]),
+        (
+            [form(1)],
+            {"77": {"quotedAmount": "0.00"}},
+            [],
+            ["form 1: job 77 has no amount in the due list"],
+        ),
     ],
 )
-def test_what_may_not_be_invoiced_is_held(forms, invoiced, begun, drafted, reasons):
-    drafts, held = invoices.decide(forms, invoiced, CREATED, begun)
+def test_a_job_has_one_draft_and_what_may_not_be_invoiced_is_said(forms, created, drafted, reasons):
+    drafts, held = invoices.decide(forms, created)
 
     assert [draft["formID"] for draft in drafts] == drafted
-    assert {form["id"]: form["reason"] for form in held} == reasons
+    assert held == reasons
 
 
-DRAFT = {"status": "draft", "jobID": 77, "formID": 1}
-NAME = "job=77.json"
+def test_a_draft_that_is_there_is_left_alone(tmp_path):
+    write = invoices.invoice_on_signoff().get_task("draft_invoices").python_callable
+    jobs = [{"job": CREATED["77"]}]
+    params = {"form_name": "Job Sign-off", "invoices": str(tmp_path)}
 
+    first = write([form(1)], jobs, [{"jobID": 77}], params)
+    second = write([form(2, created="2025-01-01T00:00:00.000Z")], jobs, [{"jobID": 77}], params)
 
-NOTHING = (set(), set())
-WRITTEN = ({NAME}, set())
-"""What record_drafts returns if the draft was written."""
-UNSURE = (set(), {NAME})
-"""What record_drafts returns if the draft may have been written."""
-
-
-class StoppedError(Exception):
-    """The task is killed."""
-
-
-class StoppingFiles(AtomicFiles):
-    """Files of a task that is killed after so many writes."""
-
-    def __init__(self, folder, writes):
-        super().__init__(folder, None)
-        self.writes_left = writes
-
-    def store(self, name, chunks):
-        if self.writes_left == 0:
-            raise StoppedError
-        self.writes_left -= 1
-        return super().store(name, chunks)
-
-
-class TestHandOver:
-    def test_a_draft_that_was_removed_stays_recorded(self, storage):
-        with AtomicFiles(storage, None) as files:
-            invoices.hand_over(files, DRAFT)
-            assert invoices.read_record(storage / NAME) == DRAFT
-            (storage / NAME).unlink()
-
-            assert invoices.record_drafts(files) == WRITTEN
-
-        assert invoices.read_record(storage / "records" / NAME) == DRAFT
-        assert invoices.names_in(storage / "begun") == set()
-
-    @pytest.mark.parametrize(
-        ("writes", "is_taken_away", "expected"),
-        [
-            (0, False, NOTHING),
-            (1, False, UNSURE),
-            (2, False, WRITTEN),
-            (2, True, UNSURE),
-            (3, False, WRITTEN),
-            (3, True, WRITTEN),
-        ],
-    )
-    def test_stopped_after_any_write_nothing_is_lost_and_nothing_written_twice(
-        self, storage, writes, is_taken_away, expected
-    ):
-        stopped = pytest.raises(StoppedError) if writes < 3 else nullcontext()
-        with stopped, StoppingFiles(storage, writes) as files:
-            invoices.hand_over(files, DRAFT)
-        if is_taken_away:
-            (storage / NAME).unlink()
-
-        with AtomicFiles(storage, None) as files:
-            recorded, begun = invoices.record_drafts(files)
-            again = invoices.record_drafts(files)
-
-        assert (recorded, begun) == expected
-        assert again == expected
-        assert invoices.names_in(storage / "begun") == begun
-
-    @pytest.mark.parametrize("place", ["records", "."])
-    def test_a_person_decides_what_was_stopped_by_moving_its_file(self, tmp_path, place):
-        begun = tmp_path / "begun" / NAME
-        begun.parent.mkdir()
-        begun.write_bytes(invoices.bytes_for(DRAFT))
-        (tmp_path / "records").mkdir()
-
-        begun.rename(tmp_path / place / NAME)
-
-        folder = planned.ObjectStoragePath(str(tmp_path))
-        with AtomicFiles(folder, None) as files:
-            assert invoices.record_drafts(files) == WRITTEN
+    assert [draft["formID"] for draft in first["drafted"]] == [1]
+    assert second == {"drafted": [], "held": []}
+    (file,) = tmp_path.glob("*.json")
+    assert '"formID": 1' in file.read_text()
 
 
 class TestJobsIn:
@@ -162,6 +97,6 @@ class TestJobsIn:
             invoices.jobs_in(text)
 
 
-def test_a_file_is_named_by_its_job_and_form_whatever_they_are():
+def test_a_file_is_named_by_its_job_whatever_that_is():
     assert invoices.draft_name(77) == "job=77.json"
-    assert invoices.held_name(form(3, "../x/7")) == "held/job=..%2Fx%2F7,form=3.json"
+    assert invoices.draft_name("../x") == "job=..%2Fx.json"

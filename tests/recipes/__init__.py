@@ -1,0 +1,1 @@
+"""DAGs that docs/recipes.md shows, each complete."""
