@@ -43,7 +43,7 @@ MODULES_BESIDE = {
 }
 """Public modules that provider_info does not list, by kind."""
 EXPORTED_BY = {
-    "fsm_provider.operators.jobs": ("JobOutcome",),
+    "fsm_provider.operators.jobs": ("JobOutcome", "outcomes_as_text"),
 }
 """What users import from a module that is defined in another one."""
 FOR_AIRFLOW = ("question_from", "sanitize_uri", "settings_from")

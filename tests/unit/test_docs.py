@@ -46,7 +46,7 @@ OUTPUT = {"text"}
 RUN_IN_A_SHELL = {"bash", "console"}
 """By tests/system/test_docs.py."""
 RUN_IN_A_DATABASE = {"sql"}
-"""Those of files.md by tests/unit/transfers/test_windows.py, those of ledger.md here."""
+"""Those of ledger.md, here."""
 
 
 def texts_of(*kinds: str, **where: Any) -> list[str]:
