@@ -46,7 +46,9 @@ def airflow(service: FakeFieldService, tmp_path: Path) -> Iterator[LocalAirflow]
 
 
 def run_id_of(form: dict[str, Any]) -> str:
-    return f"form-{form['id']}-{form['lastUpdatedOnDateTime']}"
+    # A reference has the time in microseconds.
+    updated = form["lastUpdatedOnDateTime"].replace("Z", "000Z")
+    return f"form-{form['id']}-{updated}"
 
 
 def add_forms(service: FakeFieldService, count: int) -> set[str]:
