@@ -5,7 +5,7 @@ WITH forms AS (
     FROM read_parquet(
         '/data/all_forms/*/forms.parquet',
         hive_partitioning = true,
-        hive_types = {'month': VARCHAR}
+        hive_types_autocast = false
     )
 )
 SELECT
