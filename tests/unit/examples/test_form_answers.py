@@ -9,6 +9,7 @@ from example_dags.form_answers import form_answers
 from fsm_provider.testing import FormPdf
 from fsm_provider.testing.form_pdf import QUESTIONS as FAKE_QUESTIONS
 from fsm_provider.testing.pdf import pdf_for
+from tests import form_pdfs
 from tests.form_pdfs import LAYOUTS, made_pdfs, verdict
 
 UNSAFE = "Is the appliance safe to use?"
@@ -54,6 +55,13 @@ class TestReader:
         assert results.count("right") >= 90
         for layout, of_layout in verdicts.items():
             assert of_layout.count("right") >= 6, layout
+
+    def test_a_stray_note_is_not_taken_for_a_part_of_an_answer(self, monkeypatch):
+        monkeypatch.setattr(form_pdfs, "SPOILED", {"stray note": 0.95})
+
+        verdicts = [verdict(made) for made in made_pdfs(60, seed=101)]
+
+        assert "wrong" not in verdicts
 
     @pytest.mark.parametrize(
         ("answers", "message"),
