@@ -187,11 +187,11 @@ def _make_parser(prog: str) -> argparse.ArgumentParser:
     parser.subcommand("services", "show the services that the ledger tells apart")
     text = "say that a service is none of those that the ledger knows"
     adding = parser.subcommand("add-service", text)
-    adding.add_argument("new", metavar="NAME")
+    adding.add_argument("new", type=_service_name, metavar="NAME")
     text = "say that a service has another host or login now: what was sent to it counts as sent"
     renaming = parser.subcommand("rename-service", text)
     renaming.add_argument("old", metavar="OLD")
-    renaming.add_argument("new", metavar="NEW")
+    renaming.add_argument("new", type=_service_name, metavar="NEW")
     return parser
 
 
@@ -209,6 +209,13 @@ def _make_person_options() -> argparse.ArgumentParser:
         "--why", type=str.strip, metavar="TEXT", required=True, help="kept with the row"
     )
     return options
+
+
+def _service_name(text: str) -> str:
+    name = text.strip()
+    if not name:
+        raise argparse.ArgumentTypeError("is empty")
+    return name
 
 
 def _positive(text: str) -> int:

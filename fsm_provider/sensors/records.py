@@ -146,12 +146,15 @@ class FsmRecordSensor(FsmBaseSensor):
         answer = self.predicate(record)
         if isinstance(answer, bool):
             return answer
-        shown = type(answer).__name__
+        answer_type = type(answer)
+        shown = answer_type.__name__
+        if answer_type.__module__ != "builtins":  # numpy has a bool of its own
+            shown = f"{answer_type.__module__}.{shown}"
         if isinstance(answer, int | float | str | None):
             shown += f" {answer!r:.12}"  # no more of it, as it may be a secret
         raise FsmInputError(
             f"predicate: returned {shown}, not True or False: let it return a comparison, such as "
-            "record.get('status') == 'Done', and be no async function"
+            "record.get('status') == 'Done', or bool(...) of it, and be no async function"
         )
 
     def _identifier(self, record: Any, field: str, index: int) -> str:

@@ -312,7 +312,8 @@ def _check_schema(stored: _StoredSchema, prefix: str, shown_url: str) -> None:
     if stored.version is None:
         raise FsmInputError(
             f"{prefix}: {_listed(stored.tables)} in {shown_url}, but no row of {SCHEMA.name}: they "
-            "were half made, or are not ours: restore a backup, or name another database"
+            "were half made, or are not ours: restore a backup, or, if no task "
+            "has written through them yet, drop them"
         )
     if stored.version > VERSION:
         raise FsmInputError(

@@ -1,5 +1,7 @@
 """The record sensor: any listing, or one record, with a predicate of the DAG file."""
 
+from decimal import Decimal
+
 import pytest
 from airflow.providers.common.compat.sdk import (
     DAG,
@@ -254,6 +256,7 @@ def closed(coroutine):
         (lambda record: record.get("closed"), "NoneType None"),
         (lambda record: len(record), "int "),
         (lambda record: record, "dict"),
+        (lambda record: Decimal(1), "decimal.Decimal"),
         (lambda record: (_ for _ in record), "generator"),
         (lambda record: record["signingSecret"], "str 'whsec_canar, not"),
     ],

@@ -249,6 +249,18 @@ def test_a_name_that_nobody_has_is_refused(service, run):
     assert error.startswith("no service of this ledger is 'https://nowhere.example': ")
 
 
+@pytest.mark.parametrize("name", ["", "  "])
+def test_a_name_that_is_empty_is_refused(service, run, name):
+    create()
+    before = run("services")
+
+    for arguments in (("add-service", name), ("rename-service", service.base_url, name)):
+        with pytest.raises(SystemExit) as refused:
+            run(*arguments)
+        assert refused.value.code == 2
+    assert run("services") == before
+
+
 def test_of_some_who_rename_at_the_same_moment_one_does(service, run):
     create()
     old = run("services")[1][1].split()[0]
