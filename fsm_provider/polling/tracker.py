@@ -148,11 +148,10 @@ class FormTracker:
                     del self.pending[form.id]
                 continue
             known = self._known_versions(form.id)
-            is_history = form.time is not None and form.time < self._lowest()
             if form.version in known:
                 if form.time is None:  # it is remembered for as long as it is listed
                     self._emitted.remember(form, now)
-            elif not is_history and _is_newest(form, known):
+            elif not self._is_history(form) and _is_newest(form, known):
                 self.pending[form.id] = form
 
     def record_poll(self, since: Time, started: Time) -> None:
@@ -182,10 +181,7 @@ class FormTracker:
     def prepare_save(self, now: Time) -> list[tuple[str, Any]]:
         """Raise the floor, and return two or three entries, to be written in this order."""
         entries = self._emitted.prepare_save(now)
-        # The watermark, or before it the time of the oldest form that is not confirmed.
-        unconfirmed = [*self.pending.values(), *self._in_event.values()]
-        times = [form.time for form in unconfirmed if form.time is not None]
-        watermark = min([self.watermark, *times])
+        watermark = self._confirmed_watermark()
         if self.floor is not None:
             self.floor = max(self.floor, watermark - self._late_by)
         stored = {"format": FORMAT, "floor": self.floor, "watermark": watermark or None}
@@ -198,6 +194,9 @@ class FormTracker:
     def _lowest(self) -> Time:
         return BEGINNING if self.floor is None else self.floor
 
+    def _is_history(self, form: FormVersion) -> bool:
+        return form.time is not None and form.time < self._lowest()
+
     def _known_versions(self, identifier: int) -> set[Version]:
         """Return the versions of a form that are emitted, in an event, or pending."""
         versions = self._emitted.versions_of(identifier)
@@ -206,6 +205,12 @@ class FormTracker:
             if form is not None:
                 versions.add(form.version)
         return versions
+
+    def _confirmed_watermark(self) -> Time:
+        """Return the watermark, or before it the time of the oldest form that is not confirmed."""
+        unconfirmed = [*self.pending.values(), *self._in_event.values()]
+        times = [form.time for form in unconfirmed if form.time is not None]
+        return min([self.watermark, *times])
 
 
 def _is_newest(form: FormVersion, known: Iterable[Version]) -> bool:

@@ -332,10 +332,7 @@ class Watcher:
         check_at = self._clock() + CHECK_EVERY
         while True:
             if self._clock() >= check_at:
-                self._metrics.gauge("watcher.poll_age", self._clock() - self._polled_at)
-                self._metrics.gauge("watcher.poll_interval", self.config.poll_interval)
-                self._metrics.gauge("watcher.failures", self._failures)
-                self._metrics.gauge("watcher.backlog", len(self.tracker.pending))
+                self._measure()
                 await self._check()
                 check_at = self._clock() + CHECK_EVERY
             if self._has_moved:
@@ -429,6 +426,12 @@ class Watcher:
         owner = await self._store.aget(OWNER)
         if owner is None or owner[0] != self._owner:
             raise SupersededError
+
+    def _measure(self) -> None:
+        self._metrics.gauge("watcher.poll_age", self._clock() - self._polled_at)
+        self._metrics.gauge("watcher.poll_interval", self.config.poll_interval)
+        self._metrics.gauge("watcher.failures", self._failures)
+        self._metrics.gauge("watcher.backlog", len(self.tracker.pending))
 
     async def _check(self) -> None:
         """Make sure that the watcher is to go on; if not, raise one of the two exceptions of that.
