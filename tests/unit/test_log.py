@@ -61,7 +61,7 @@ LINES = {
     "PDFs": (
         FsmFormPdfsToObjectStorageOperator,
         {"destination": "pdfs"},
-        "1 PDF: 1 stored; [0-9]+ bytes",
+        "1 PDF: 1 stored; [0-9,]+ bytes",
     ),
     "PDFs by id": (
         FsmFormPdfsToObjectStorageOperator,

@@ -178,7 +178,7 @@ def test_a_form_that_is_not_listed_fails_and_does_not_stop_the_others(service, o
 
     assert isinstance(error, AirflowFailException)
     summary, *details = str(error).splitlines()
-    assert summary == f"2 PDFs: 1 stored, 1 failed; {result['bytes']} bytes"
+    assert summary == f"2 PDFs: 1 stored, 1 failed; {result['bytes']:,} bytes"
     assert "forms[0]: form 4711 is not in the listing (all forms)" in "\n".join(details)
     assert is_stored(result) == [False, True]
 
