@@ -322,7 +322,10 @@ def test_an_unsafe_answer_becomes_one_visit_and_the_office_hears_of_a_late_one(
     # An account of its own, as a run reads all forms of the last days.
     engineer = Engineer(after=0.5, form_names=("Job Sign-off",))
     with FakeFieldService(engineer=engineer) as account:
-        airflow.add_connection(FINDINGS, account.connection(), state_conn_id="fsm_ledger")
+        # And a ledger of its own: one that knows another service of this host would refuse it.
+        ledger = {"conn_type": "sqlite", "host": str(tmp_path / "ledger.db")}
+        airflow.add_connection("findings_ledger", ledger)
+        airflow.add_connection(FINDINGS, account.connection(), state_conn_id="findings_ledger")
         copy_remedial(dags_folder, changes)
         form = account.add_form(pdf=unsafe, property_id=77, job_id=5)["id"]
         account.add_form()

@@ -664,6 +664,9 @@ class TestInAirflow:
 def test_all_connections_are_listed_and_one_that_is_broken_hides_no_other(
     service, store, run, monkeypatch, tmp_path
 ):
+    from airflow.utils.db import initdb
+
+    initdb()  # connections of the database are listed, too
     leave_uncertain(service, store, create_job())
     broken = json.dumps({"conn_type": "fsm", "host": "https://api.example.com"})
     monkeypatch.setenv("AIRFLOW_CONN_BROKEN", broken)

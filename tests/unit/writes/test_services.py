@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.commands.cli import main
 from fsm_provider.testing import FakeFieldService
-from tests.capabilities import STATE_STORE
+from tests.capabilities import STATE_STORE, THREADS
 from tests.unit.conftest import TOKEN
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.operators import lose, write_job, write_jobs
@@ -279,6 +279,7 @@ def test_of_some_who_rename_at_the_same_moment_one_does(service, run):
     assert line.split()[0] == names[codes.index(0)]
 
 
+@THREADS.needed
 def test_many_that_write_first_at_the_same_moment_are_of_one_service(service, database):
     barrier = threading.Barrier(8)
 
