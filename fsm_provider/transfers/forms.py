@@ -115,10 +115,17 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         from fsm_provider.transfers.pdfs import PdfTransfer
 
         options = self.options()
-        del options["destination"]
         forms = validation.parse_json("forms", self.forms)
         with AtomicFiles(self.destination_path(), context) as files:
-            transfer = PdfTransfer(forms, self.fsm_conn_id, files, **options)
+            transfer = PdfTransfer(
+                forms,
+                self.fsm_conn_id,
+                files,
+                max_concurrency=options["max_concurrency"],
+                max_bytes=options["max_bytes"],
+                max_seconds=options["max_seconds"],
+                allow_private_addresses=options["allow_private_addresses"],
+            )
             self._transfer = transfer
             result = transfer.run()
         if transfer.interrupted:
