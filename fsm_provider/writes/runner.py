@@ -14,18 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
-from fsm_provider.api.errors import (
-    FsmApiError,
-    FsmConflictError,
-    FsmConnectionError,
-    FsmError,
-    FsmKeyInUseError,
-    FsmNotSentError,
-    FsmRateLimitedError,
-    FsmRepeatableWriteError,
-    FsmUnauthorisedError,
-    FsmUncertainWriteError,
-)
+from fsm_provider.api import errors
+from fsm_provider.api.errors import FsmError, FsmNotSentError, FsmUncertainWriteError
 from fsm_provider.api.models import Record
 from fsm_provider.api.request import ApiRequest, TimeLimit, clocks
 from fsm_provider.api.retry import RetryState
@@ -47,7 +37,7 @@ LOOK_INTERVAL = 0.5  # seconds between two looks at what others are sending
 GATHER_SECONDS = 0.002  # after a request ends, so that those that end with it share its transaction
 MAX_LOST_IN_A_ROW = 20  # lost responses, after which the service counts as down
 MILLISECONDS_PER_HOUR = 3_600_000
-TRANSIENT = FsmConnectionError | FsmRateLimitedError
+TRANSIENT = errors.FsmConnectionError | errors.FsmRateLimitedError
 """Errors after which the same request may succeed: nothing came of it."""
 
 
@@ -127,14 +117,7 @@ class Runner:
         self._plan()
         with ThreadPoolExecutor(self.concurrency, thread_name_prefix="fsm-write") as pool:
             try:
-                while True:
-                    if self._blocked and not self.stop_reason:
-                        self._look_again()
-                    self._claim_next(pool)
-                    has_more_to_send = (self._ready or self._blocked) and not self.stop_reason
-                    if not self._in_flight and not has_more_to_send:
-                        break
-                    self._await_ends()
+                self._send_all(pool)
             except BaseException as error:
                 self.stop(f"the attempt failed: {type(error).__name__}")
                 raise
@@ -168,6 +151,16 @@ class Runner:
         for entry_id, write in self.writes.items():
             write.entry = planned.get(entry_id, write.entry)
             self._route(write)
+
+    def _send_all(self, pool: ThreadPoolExecutor) -> None:
+        while True:
+            if self._blocked and not self.stop_reason:
+                self._look_again()
+            self._claim_next(pool)
+            has_more_to_send = (self._ready or self._blocked) and not self.stop_reason
+            if not self._in_flight and not has_more_to_send:
+                return
+            self._await_ends()
 
     def _read_final_entries(self) -> None:
         """Read again what this attempt has not sent: others may have."""
@@ -332,7 +325,7 @@ class Runner:
             headers[claimed.idempotency_header] = claimed.idempotency_key
         try:
             response = self.sender.send(request, headers=headers, limit=limit)
-        except FsmUnauthorisedError as error:  # before another thread sends
+        except errors.FsmUnauthorisedError as error:  # before another thread sends
             self.stop(f"every further request would fail with: {error}")
             raise
         return response.as_json() if isinstance(response, Record) else response
@@ -371,7 +364,7 @@ class Runner:
     def _count_lost(self, write: WriteAttempt) -> None:
         """Stop after many responses in a row that were lost, or whose id is that of another."""
         may_have_worked = write.is_lost or write.is_created
-        is_at_work = isinstance(write.error, FsmKeyInUseError)
+        is_at_work = isinstance(write.error, errors.FsmKeyInUseError)
         if write.entry.state == "done" or is_at_work:
             self._lost_in_a_row = 0
         elif write.entry.state == "uncertain" and may_have_worked:
@@ -464,9 +457,9 @@ def error_with_key(error: FsmError) -> FsmError:
     The service recognises it: it may be sent again, whatever became of it.
     """
     if isinstance(error, FsmUncertainWriteError):
-        return FsmRepeatableWriteError(**vars(error))
-    if isinstance(error, FsmConflictError) and error.retry_after is not None:
-        return FsmKeyInUseError(**vars(error))
+        return errors.FsmRepeatableWriteError(**vars(error))
+    if isinstance(error, errors.FsmConflictError) and error.retry_after is not None:
+        return errors.FsmKeyInUseError(**vars(error))
     return error
 
 
@@ -491,6 +484,6 @@ def storable_text(error: FsmError) -> str:
     """Return an error's text without what the service said, which may name people."""
     if isinstance(error, FsmUncertainWriteError):
         return error.reason
-    if isinstance(error, FsmApiError):
+    if isinstance(error, errors.FsmApiError):
         return str(replace(error, body_excerpt=""))
     return str(error)
