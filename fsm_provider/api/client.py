@@ -119,9 +119,10 @@ class FsmClient:
         :raises FsmUncertainWriteError: if the job may exist nevertheless; any other FsmError: it
             does not.
         """
-        from fsm_provider.api.payloads import JobRequest, check
+        from fsm_provider.api.payloads import JobRequest, check, warn_of_nothing
 
         asked = check(JobRequest, {"property_id": property_id, "job": job}, "")
+        warn_of_nothing(asked)
         return cast(Job, self.send(asked.request()))
 
     def register_webhook(self, webhook: WebhookCreate | dict[str, Any]) -> Webhook:

@@ -169,11 +169,6 @@ class JobRequest(_Payload):
 
     def request(self) -> ApiRequest:
         """Return the request that creates the job; its subject is what to look the job up by."""
-        for name in ("notes", "priority"):
-            text = getattr(self.job, name)
-            if text in NOTHING:
-                problem = FOUND_NOTHING.format(text)
-                logger.warning("%s of a job at property %s %s", name, self.property_id, problem)
         subject = {"propertyID": self.property_id}
         if self.job.customer_reference:
             subject["customerReference"] = self.job.customer_reference
@@ -334,6 +329,15 @@ def check(
         return (what, *location)
 
     return validated(model.model_validate, payload, place_of=place_of, messages=_MESSAGES)
+
+
+def warn_of_nothing(asked: JobRequest) -> None:
+    """Log which texts of a job, sent as they are, come from a template that found nothing."""
+    for name in ("notes", "priority"):
+        text = getattr(asked.job, name)
+        if text in NOTHING:
+            problem = FOUND_NOTHING.format(text)
+            logger.warning("%s of a job at property %s %s", name, asked.property_id, problem)
 
 
 def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> list[JobRequest]:

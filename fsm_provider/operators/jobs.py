@@ -75,8 +75,10 @@ class FsmJobOperator(FsmWriteOperator):
 
     def plan(self, task: Task, asked: JobRequest, request: ApiRequest, place: str) -> WriteAttempt:
         """Return the write that creates a job; without a key, ``place`` identifies it."""
+        from fsm_provider.api.payloads import warn_of_nothing
         from fsm_provider.writes.ledger import new_entry
 
+        warn_of_nothing(asked)
         intended = new_entry(
             task,
             self.hook.settings.service,

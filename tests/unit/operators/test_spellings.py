@@ -130,6 +130,17 @@ def test_notes_and_priority_that_were_not_found_are_sent_with_a_warning(service,
     assert (service.jobs[0]["notes"], service.jobs[0]["priority"]) == ("None", "None")
 
 
+def test_notes_of_many_jobs_that_were_not_found_are_named_once_each(service, caplog):
+    jobs = [{"property_id": number, "job": {"notes": "None"}} for number in (7, 8)]
+
+    with caplog.at_level(logging.WARNING, "fsm_provider.api.payloads"):
+        FsmCreateJobsOperator(task_id="task", jobs=jobs).execute(context_for(MemoryStateStore()))
+
+    named = [record.args[1] for record in caplog.records if "found nothing" in record.getMessage()]
+    assert named == [7, 8]
+    assert len(service.jobs) == 2
+
+
 SPELLINGS = [5001, 5001.0, " 5001 ", "5001.0", "0005001"]
 
 
