@@ -81,7 +81,9 @@ def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> l
         by_connection[asset.fsm_conn_id].append(asset)
     for of_connection in by_connection.values():
         _add_what_is_stored(of_connection)
-    _compare_definitions([asset for asset in assets if len(asset.dag_ids) > 1])
+    shared = [asset for asset in assets if len(asset.dag_ids) > 1]
+    if shared:
+        _compare_definitions(shared)
     return assets
 
 
@@ -176,10 +178,11 @@ def _compare_definitions(assets: Collection[AssetStatus]) -> None:
     """Note which assets their DAGs define differently, by what Airflow has stored of the DAGs."""
     from airflow.models.serialized_dag import SerializedDagModel
 
+    dag_ids = set().union(*(asset.dag_ids for asset in assets))
+    dags = SerializedDagModel.get_latest_serialized_dags(dag_ids=sorted(dag_ids))
     for asset in assets:
-        dags = SerializedDagModel.get_latest_serialized_dags(dag_ids=list(asset.dag_ids))
-        definitions = set(_definitions_in([dag.data for dag in dags], asset.name))
-        asset.is_disputed = len(definitions) > 1
+        its_dags = [dag.data for dag in dags if dag.dag_id in asset.dag_ids]
+        asset.is_disputed = len(set(_definitions_in(its_dags, asset.name))) > 1
 
 
 def _definitions_in(serialized: Any, name: str) -> Iterator[str]:
