@@ -29,7 +29,7 @@ endef
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-alerts test-ui newcomer bench kills coverage \
-	docs docs-links release constraints clean
+	snippets docs docs-links release constraints clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -112,6 +112,9 @@ bench: build/bench-venv/.installed ## CPU, memory and imports against other clie
 
 kills: build/bench-venv/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
 	@$(<D)/bin/python -m tests.system.kills $(OPTIONS)
+
+snippets: $(INSTALLED) ## Write into the pages what they show of tested code
+	@$(BIN)/python -m tests.snippets
 
 docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a warning or a broken link fails the build
 	@rm -rf build/docs/html

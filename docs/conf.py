@@ -15,7 +15,8 @@ os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="fsm-airflow-")
 atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
 logging.getLogger("airflow").setLevel(logging.WARNING)
 
-sys.path.append(str(Path(__file__).parent / "_ext"))
+DOCS = Path(__file__).parent
+sys.path += [str(DOCS / "_ext"), str(DOCS.parent)]
 
 project = "airflow-provider-fsm"
 author = "the authors of airflow-provider-fsm"

@@ -14,34 +14,43 @@ PAGES = [
     ROOT / "CONTRIBUTING.md",
     *sorted(DOCS.glob("*.md")),
 ]
-_FENCE = re.compile(r"^( *)```(?P<kind>[^\n]*)\n(?P<text>.*?)^\1```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"(?:^ *<!-- code: (?P<source>\S+).* -->\n)?"
+    r"^(?P<indent> *)```(?P<kind>[^\n]*)\n(?P<text>(?s:.*?))^(?P=indent)```$",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block: ``kind`` is what stands behind its fence."""
+    """A fenced block: ``kind`` is what stands behind its fence.
+
+    ``source`` is the file of which it shows a part (:mod:`tests.snippets`).
+    """
 
     page: Path
     line: int
     kind: str
     text: str
+    source: Path | None
 
     def __str__(self) -> str:
         return f"{self.page.name}:{self.line}"
 
 
 def blocks(*kinds: str, pages: list[Path] = PAGES) -> list[Block]:
-    """Give the blocks of these kinds, all where none is named."""
+    """Give the blocks of these kinds that show no other file, all where none is named."""
     wanted: list[Block] = []
     for page in pages:
-        for block in _blocks_of_page(page):
+        for block in all_blocks(page):
             is_wanted = not kinds or block.kind in kinds
-            if is_wanted:
+            if is_wanted and block.source is None:
                 wanted.append(block)
     return wanted
 
 
-def _blocks_of_page(page: Path) -> Iterator[Block]:
+def all_blocks(page: Path) -> Iterator[Block]:
+    """Give the blocks of a page, in their order."""
     text = page.read_text()
     for fence in _FENCE.finditer(text):
         yield Block(
@@ -49,6 +58,7 @@ def _blocks_of_page(page: Path) -> Iterator[Block]:
             line=text.count("\n", 0, fence.start()) + 1,
             kind=fence["kind"],
             text=textwrap.dedent(fence["text"]),
+            source=ROOT / fence["source"] if fence["source"] else None,
         )
 
 

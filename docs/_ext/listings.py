@@ -1,16 +1,16 @@
-"""What the pages list, made from the code: modules by kind, errors, examples, API reference.
+"""What a build adds to the pages: the API reference, and the links to it.
 
-Kinds and modules are those that Airflow knows (:mod:`fsm_provider.provider_info`), so that nothing
-is listed in two places. The reference is a page per public module, written into ``docs/reference``
-when a build begins.
+The reference is a page per public module, written into ``docs/reference`` when a build begins. A
+public name that stands in a page as code becomes a link to it: the Markdown itself names no page
+that only a build makes.
 """
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from importlib.metadata import metadata
 from importlib.util import find_spec
@@ -20,28 +20,15 @@ from typing import Any, ForwardRef, is_typeddict
 
 from docutils import nodes
 from pydantic import BaseModel
+from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from fsm_provider import api
-from fsm_provider.api import errors
-from fsm_provider.provider_info import get_provider_info
+from tests.listings import modules_for, names_for, summary_for
 
 SUMMARY = metadata("airflow-provider-fsm")["Summary"]
 DOCS = Path(__file__).parents[1]
-EXAMPLES = DOCS.parent / "example_dags"
 REFERENCE = DOCS / "reference"
-MODULES_BESIDE = {
-    "assets": ["fsm_provider.assets.forms"],
-    "packages": ["fsm_provider.api"],
-    "others": ["fsm_provider.retry_policy"],
-    "testing": [
-        "fsm_provider.testing",
-        "fsm_provider.testing.faults",
-        "fsm_provider.testing.openapi",
-    ],
-}
-"""Public modules that provider_info does not list, by kind."""
 EXPORTED_BY = {
     "fsm_provider.operators.jobs": ("JobOutcome", "outcomes_as_text"),
 }
@@ -56,87 +43,6 @@ PLAIN_TYPES = {
     r"Annotated\[(\w+), .*?\](?= \||$)": r"\1",
 }
 """Names that the records give their types, and what a reader knows them by."""
-
-
-def modules_for(kind: str) -> list[str]:
-    """Name the public modules of a kind."""
-    entries = get_provider_info().get(kind, [])
-    if kind == "extra-links":
-        return sorted({dotted.rpartition(".")[0] for dotted in entries})
-    modules: list[str] = []
-    for entry in entries:
-        if "python-modules" in entry:
-            modules += entry["python-modules"]
-        else:
-            modules.append(entry["python-module"])
-    return [*sorted(modules), *MODULES_BESIDE.get(kind, ())]
-
-
-def names_for(module: Any) -> Iterator[tuple[str, Any]]:
-    """Give the public classes and functions that a module defines, in its order."""
-    for name, thing in vars(module).items():
-        is_defined_here = getattr(thing, "__module__", "") == module.__name__
-        is_listed = inspect.isclass(thing) or inspect.isfunction(thing)
-        if is_defined_here and is_listed and not name.startswith("_"):
-            yield name, thing
-
-
-def summary_for(thing: Any) -> str:
-    """Give the first sentence of a docstring."""
-    docstring = inspect.getdoc(thing) or ""
-    first_paragraph, _, _ = docstring.partition("\n\n")
-    return " ".join(first_paragraph.split())
-
-
-def classes(kind: str) -> Iterator[str]:
-    """List the classes of a kind, each with what it is for."""
-    for dotted in modules_for(kind):
-        for name, thing in names_for(import_module(dotted)):
-            summary = summary_for(thing)
-            is_base = summary.startswith("Base of")
-            if is_base or not name.startswith("Fsm"):
-                continue
-            text, _, _ = plain(summary).partition(": see")
-            yield f"* {{py:class}}`~{dotted}.{name}`: {text.removesuffix('.')}."
-
-
-def plain(text: str) -> str:
-    """Leave the roles out of a docstring's sentence, for Markdown."""
-    return text.replace(":class:", "").replace("`~", "`")
-
-
-def error_classes() -> Iterator[str]:
-    """List the errors, and what each means for the task."""
-    yield "| error | what it is | Airflow's retries |"
-    yield "|---|---|---|"
-    for name, thing in names_for(errors):
-        if not inspect.isclass(thing) or name not in api.__all__:
-            continue
-        role = f"{{py:class}}`~fsm_provider.api.{name}`"
-        retries = "not used" if thing.permanent else "used"
-        yield f"| {role} | {plain(summary_for(thing))} | {retries} |"
-
-
-def examples() -> Iterator[str]:
-    """Show each example, in the order of the page's table: what it says of itself, and its code."""
-    page = (DOCS / "examples.md").read_text()
-    for name in re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE):
-        path = EXAMPLES / f"{name}.py"
-        module = ast.parse(path.read_text())
-        code_begins = module.body[1].lineno
-        yield f"### {path.stem}"
-        yield ""
-        yield ast.get_docstring(module) or ""
-        yield ""
-        yield f"<details><summary><code>example_dags/{path.name}</code></summary>"
-        yield ""
-        yield f"```{{literalinclude}} /../example_dags/{path.name}"
-        yield ":language: python"
-        yield f":lines: {code_begins}-"
-        yield "```"
-        yield ""
-        yield "</details>"
-        yield ""
 
 
 def reference(kind: str) -> Iterator[str]:
@@ -178,31 +84,85 @@ def write_reference(_: Sphinx) -> None:
             path.write_text(text)
 
 
+def complete(_: Sphinx, page: str, source: list[str]) -> None:
+    """Add to two pages what their Markdown leaves to a reader of the repository.
+
+    The lists of links below the headings of the index become the contents of the pages; the
+    changelog is shown in place of the link to it.
+    """
+    if page == "index":
+        sections = re.findall(r"^## (.+)\n\n((?:- .+\n)+)", source[0], re.MULTILINE)
+        for caption, links in sections:
+            pages = re.findall(r"\]\((\w+)\.\w+\)", links)
+            source[0] += "\n".join(
+                ["", "```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```", ""]
+            )
+    elif page == "changelog":
+        source[0] = (DOCS.parent / "CHANGELOG.md").read_text()
+
+
+def link_public_names(app: Sphinx, document: nodes.document) -> None:
+    """Make a link of each public name that stands in a page as code."""
+    page = app.env.current_document.docname
+    if page.startswith("reference"):
+        return
+    dotted_names = public_names()
+    for literal in list(document.findall(nodes.literal)):
+        dotted = dotted_names.get(literal.astext())
+        if dotted is None or isinstance(literal.parent, nodes.reference):
+            continue
+        link = pending_xref(
+            "", refdomain="py", reftype="obj", reftarget=dotted, refdoc=page, refexplicit=True
+        )
+        literal.replace_self(link)
+        link += literal
+
+
+@cache
+def public_names() -> dict[str, str]:
+    """Give the dotted path of each class and function that the reference shows, by its name."""
+    dotted_names: dict[str, str] = {}
+    for kind in (*KINDS, "others", "testing"):
+        for dotted in modules_for(kind):
+            for name, _ in names_on_page(dotted, import_module(dotted)):
+                dotted_names.setdefault(name, f"{dotted}.{name}")
+    return dotted_names
+
+
 def page_for(dotted: str) -> Iterator[str]:
     """Document what a module has for its users, in reStructuredText."""
     module = import_module(dotted)
     yield dotted
     yield "=" * len(dotted)
     yield ""
-    # A package exports its names, from modules that are nobody's business; a module, all that it
-    # defines.
-    is_package = hasattr(module, "__path__") and hasattr(module, "__all__")
-    if is_package:
+    if is_package(module):
         yield f".. module:: {dotted}"
         yield ""
         yield inspect.getdoc(module) or ""
         yield ""
-        names = [(name, getattr(module, name)) for name in module.__all__]
     else:
         yield f".. automodule:: {dotted}"
         yield "   :no-members:"
         yield ""
-        names = list(names_for(module))
+    for name, thing in names_on_page(dotted, module):
+        yield from documented(dotted, name, thing)
+
+
+def is_package(module: Any) -> bool:
+    """Return whether a module exports names, from modules that are nobody's business."""
+    return hasattr(module, "__path__") and hasattr(module, "__all__")
+
+
+def names_on_page(dotted: str, module: Any) -> Iterator[tuple[str, Any]]:
+    """Give what a module's page documents: what a package exports, what a module defines."""
+    names = list(names_for(module))
+    if is_package(module):
+        names = [(name, getattr(module, name)) for name in module.__all__]
     for name, thing in names:
         if not inspect.ismodule(thing) and not is_internal(thing):
-            yield from documented(dotted, name, thing)
+            yield name, thing
     for name in EXPORTED_BY.get(dotted, ()):
-        yield from documented(dotted, name, getattr(module, name))
+        yield name, getattr(module, name)
 
 
 def is_internal(thing: Any) -> bool:
@@ -495,13 +455,12 @@ def directive(make: Callable[..., Iterable[str]]) -> type[SphinxDirective]:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the directives."""
-    app.add_directive("fsm-classes", directive(classes))
-    app.add_directive("fsm-errors", directive(error_classes))
-    app.add_directive("fsm-examples", directive(examples))
     app.add_directive("fsm-reference", directive(reference))
     app.connect("builder-inited", write_reference)
     app.connect("autodoc-process-docstring", add_types)
     app.connect("autodoc-process-bases", show_public_bases)
+    app.connect("source-read", complete)
+    app.connect("doctree-read", link_public_names)
     app.connect("missing-reference", leave_internals_plain)
     app.connect("build-finished", write_llms_txt)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

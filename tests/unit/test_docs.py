@@ -1,4 +1,4 @@
-"""What the pages show is run, or included from what is tested; what they quote is in the code."""
+"""What the pages show is run, or a part of what is tested; what they quote is in the code."""
 
 import ast
 import json
@@ -36,7 +36,8 @@ from fsm_provider.writes.sql_ledger import SqlLedger, scope_of
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
 from tests.monitoring.queries import dashboard_queries
-from tests.pages import DOCS, PAGES, ROOT, blocks
+from tests.pages import DOCS, PAGES, ROOT, all_blocks, blocks
+from tests.snippets import rewritten
 from tests.unit.plugins import signing
 
 TESTED = [ROOT / "example_dags", ROOT / "tests"]
@@ -54,11 +55,10 @@ def texts_of(*kinds: str, **where: Any) -> list[str]:
     return [block.text for block in blocks(*kinds, **where)]
 
 
-def test_every_block_is_run_or_included():
+def test_every_block_is_run_or_a_part_of_what_is_tested():
     kinds = CHECKED_HERE | OUTPUT | RUN_IN_A_SHELL | RUN_IN_A_DATABASE
     for block in blocks():
-        is_directive = block.kind.startswith("{")
-        assert is_directive or block.kind in kinds, block
+        assert block.kind in kinds, block
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
@@ -117,19 +117,15 @@ def test_a_reference_that_is_shown_has_the_fields_of_one(service, make_client):
     assert list(shown) == list(reference)
 
 
-INCLUDES = [block for block in blocks() if "literalinclude" in block.kind]
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_shows_is_the_code_that_is_tested(page):
+    """``make snippets`` writes it anew."""
+    text = page.read_text()
 
-
-@pytest.mark.parametrize("block", INCLUDES, ids=str)
-def test_what_is_included_is_there_and_tested(block):
-    source = (DOCS / block.kind.partition("} ")[2].removeprefix("/")).resolve()
-    text = source.read_text()
-
-    assert any(source.is_relative_to(folder) for folder in TESTED)
-    # For who reads the page as text.
-    assert f"](../{source.relative_to(ROOT)})" in block.page.read_text()
-    for marker in re.findall(r'^:(?:start-after|end-before): "(.*)"$', block.text, re.MULTILINE):
-        assert text.count(f"# {marker}") == 1
+    assert text == rewritten(text)
+    for block in all_blocks(page):
+        if block.source is not None:
+            assert any(block.source.is_relative_to(folder) for folder in TESTED), block
 
 
 @pytest.mark.parametrize("name", WebhookEndpoint.model_fields)
@@ -184,7 +180,7 @@ def test_extras_that_the_pages_install_are_there():
 def test_every_marked_region_is_shown():
     shown = set()
     for page in DOCS.glob("*.md"):
-        shown |= set(re.findall(r"\[START (howto_\w+)\]", page.read_text()))
+        shown |= set(re.findall(r"<!-- code: \S+ (howto_\w+) -->", page.read_text()))
     marked = set()
     for folder in TESTED:
         for path in folder.rglob("*.py"):
@@ -214,7 +210,7 @@ def test_the_page_of_the_connection_shows_the_settings_as_the_form_does():
 
 
 def test_the_page_of_the_examples_names_each_example():
-    named = re.findall(r"^\| `(\w+)` \|", (DOCS / "examples.md").read_text(), re.MULTILINE)
+    named = re.findall(r"^\| \[`(\w+)`\]", (DOCS / "examples.md").read_text(), re.MULTILINE)
 
     examples = {path.stem for path in (ROOT / "example_dags").glob("*.py")}
     assert examples - {"answer_reader", "report_link"} == set(named)
