@@ -340,42 +340,40 @@ def warn_of_nothing(asked: JobRequest) -> None:
             logger.warning("%s of a job at property %s %s", name, asked.property_id, problem)
 
 
-def check_job_requests(jobs: Iterable[Any], *, refuse_equal: bool = False) -> list[JobRequest]:
-    """Validate jobs; the error names every invalid field, one job per line.
+def check_job_requests(
+    jobs: Iterable[Any], *, refuse_equal: bool = False
+) -> list[tuple[JobRequest, ApiRequest]]:
+    """Validate jobs, and give each with its request; the error names every invalid field.
 
     :param refuse_equal: refuse equal jobs without keys, as it is not known whether both are wanted.
     """
-    requests = []
+    checked = []
     problems = []
-    by_key: dict[str, tuple[int, JobRequest]] = {}
-    first_of_content: dict[str, int] = {}
+    by_key: dict[str, tuple[int, Any]] = {}
+    first_of_content: dict[Any, int] = {}
     for index, job in enumerate(jobs):
         try:
-            request = check(JobRequest, job, f"jobs[{index}]")
+            asked = check(JobRequest, job, f"jobs[{index}]")
         except FsmInputError as error:
             key = job.get("key") if isinstance(job, dict) else None
             shown_key = f" (key {key!r})" if key else ""
             problems.append(f"{error}{shown_key}")
             continue
-        requests.append(request)
-        if request.key is not None:
-            key = visible_text(request.key)
-            first, same = by_key.setdefault(key, (index, request))
-            if same is not request and _content_of(same) != _content_of(request):
+        request = asked.request()
+        checked.append((asked, request))
+        content = (request.path, request.body)
+        if asked.key is not None:
+            first, first_content = by_key.setdefault(visible_text(asked.key), (index, content))
+            if content != first_content:
                 problems.append(
-                    f"jobs[{index}].key: '{request.key}' is the key of jobs[{first}], another job"
+                    f"jobs[{index}].key: '{asked.key}' is the key of jobs[{first}], another job"
                 )
         elif refuse_equal:
-            first = first_of_content.setdefault(_content_of(request), index)
+            first = first_of_content.setdefault(content, index)
             if first != index:
                 problems.append(
                     f"jobs[{index}]: is equal to jobs[{first}]: leave one out, or give both keys"
                 )
     if problems:
         raise FsmInputError("\n".join(problems))
-    return requests
-
-
-def _content_of(asked: JobRequest) -> str:
-    """Return what the service would get, as text."""
-    return dumps(asked.request().content)
+    return checked

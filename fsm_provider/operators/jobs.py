@@ -286,11 +286,11 @@ class FsmCreateJobsOperator(FsmJobOperator):
         refuse_none("jobs", jobs)
         if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
             raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
-        requests = check_job_requests(jobs, refuse_equal=True)
-        self.check_keys({f"jobs[{index}].key": asked.key for index, asked in enumerate(requests)})
+        checked = check_job_requests(jobs, refuse_equal=True)
+        keys = {f"jobs[{index}].key": asked.key for index, (asked, _) in enumerate(checked)}
+        self.check_keys(keys)
         writes = []
-        for asked in requests:
-            request = asked.request()
+        for asked, request in checked:
             place = digest_for([task.place, request.path, asked.job.body()])
             writes.append(self.plan(task, asked, request, place))
         return writes

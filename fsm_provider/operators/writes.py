@@ -55,11 +55,12 @@ class FsmWriteOperator(FsmBaseOperator):
 
         :param keys: by argument.
         """
-        missing = [name for name, key in keys.items() if key in (None, "")]
-        if self.once_per == "key" and missing:
-            raise FsmInputError(f"{', '.join(missing)}: is missing; once_per='key' needs it")
-        for name, key in keys.items():
-            if name not in missing and is_literal(key):
+        given = {name: key for name, key in keys.items() if key not in (None, "")}
+        if self.once_per == "key" and len(given) < len(keys):
+            missing = ", ".join(name for name in keys if name not in given)
+            raise FsmInputError(f"{missing}: is missing; once_per='key' needs it")
+        for name, key in given.items():
+            if is_literal(key):
                 parse_key(name, key)
 
     def sender(self) -> Sender:

@@ -47,7 +47,7 @@ async def stand_still(waits: int, forms: int) -> float:
         while min(len(subscriber.names_by_id) for subscriber in subscribers) < forms:
             lags = await triggerer.lags(1.0)
             worst = max(worst, lags[-1])
-        runner.check(waits)
+            runner.check(waits)
     return worst
 
 
@@ -55,7 +55,7 @@ def _for_the_account(forms: int) -> FsmFormTrigger:
     """Make a trigger that waits for one form more than there are, and knows none."""
     now = time.time()
     service = settings_from(Connection.get_connection_from_secrets("bench")).service
-    wait_state = WaitState(service, now, now + 86_400.0)
+    wait_state = WaitState(service, now, now + 86_400.0, polled_at=now)
     return FsmFormTrigger(
         fsm_conn_id="bench",
         filters={"created_since": "2026-01-01T00:00:00+00:00"},
