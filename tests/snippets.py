@@ -1,6 +1,6 @@
 """Writes into the pages what they show of tested code, so that they are read without a build.
 
-``python -m tests.snippets`` rewrites the pages; ``tests/unit/test_docs.py`` fails while one differs.
+``python -m tests.snippets`` rewrites the pages; ``tests/unit/test_docs.py`` fails while one is old.
 Two kinds of comments in a page ask for it::
 
     <!-- code: example_dags/quickstart.py howto_quickstart -->

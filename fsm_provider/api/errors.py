@@ -36,7 +36,7 @@ __all__ = [
     "FsmUncertainWriteError",
     "FsmUnprocessableEntityError",
 ]
-IF_NO_FORMS = "if this is the response where there are no forms, set no_forms_response to"
+IF_NO_FORMS = "if a filter that no form matches gets this response, set no_forms_response to"
 
 
 @dataclass(eq=False)

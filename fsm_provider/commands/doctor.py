@@ -75,14 +75,15 @@ def _check_clock(fsm_conn_id: str) -> str:
 
 
 def _check_ledger(fsm_conn_id: str) -> str:
-    from fsm_provider.writes.admin import UNCERTAIN, open_ledgers
+    from fsm_provider.writes.admin import open_ledgers
+    from fsm_provider.writes.ledger import OPEN_STATES
 
     try:
         with open_ledgers(fsm_conn_id) as ledgers:
             states = [entry.state for _, entry in ledgers.entries()]
     except FsmNoLedgerError as error:
         return f"{error}: the first task that writes makes it"
-    uncertain = sum(state in UNCERTAIN for state in states)
+    uncertain = sum(state in OPEN_STATES for state in states)
     return f"{len(states)} sent, of which {uncertain} uncertain"
 
 

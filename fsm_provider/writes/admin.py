@@ -19,7 +19,6 @@ from fsm_provider.writes.ledger import Ledger, LedgerEntry, LedgerReader
 
 EntryInLedger = tuple[Ledger, LedgerEntry]
 """An entry, and the ledger in which it is changed."""
-UNCERTAIN = ("sending", "uncertain")
 
 
 @dataclass(frozen=True)
@@ -117,8 +116,7 @@ def find(
 
     :param latest: only so many, which were sent last.
     """
-    states = UNCERTAIN if selection.only_uncertain else ()
-    candidates = ledgers.entries(states, selection.key)
+    candidates = ledgers.entries(selection.only_uncertain, selection.key)
     selected = [candidate for candidate in candidates if selection.includes(candidate[1])]
     return selected if latest is None else selected[-latest:]
 
@@ -164,7 +162,7 @@ def settle(
         _check_job_id(ledgers, entry, settlement.result_id)
     note = _make_note("made" if settlement.is_made else "not created", by, why)
     change = partial(rules.settle, entry, settlement.result, note)
-    _change(entry_in_ledger, change, "settled", UNCERTAIN)
+    _change(entry_in_ledger, change, "settled", rules.OPEN_STATES)
 
 
 def forget(entry_in_ledger: EntryInLedger, by: str, why: str) -> None:
@@ -184,8 +182,9 @@ def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None)
         if entry.state == "done":
             return  # which is refused anyway
         raise FsmRefusedError(f"'{entry.key}' is a job: give its id")
-    for _, other in ledgers.entries(("done",), str(job_id)):
-        is_its_job = other.kind == "job" and other.result_id == job_id
+    for _, other in ledgers.entries(text=str(job_id)):
+        is_a_job = (other.kind, other.state) == ("job", "done")
+        is_its_job = is_a_job and other.result_id == job_id
         is_same_entry = (other.sent_by, other.id) == (entry.sent_by, entry.id)
         if is_its_job and not is_same_entry:
             raise FsmRefusedError(

@@ -31,6 +31,7 @@ from fsm_provider.api.validation import JsonObject, visible_text
 from fsm_provider.state.task import Task
 
 State = Literal["free", "sending", "done", "uncertain"]
+OPEN_STATES = ("sending", "uncertain")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,14 +258,14 @@ class LedgerReader(Protocol):
 
     def entries(
         self,
-        states: Collection[str] = (),
+        is_open: bool = False,
         text: str | None = None,
         latest: int | None = None,
         wanted: EntryFilter = ANY_ENTRY,
     ) -> Sequence[tuple[Ledger, LedgerEntry]]:
         """Return entries in the order in which they were sent, each with its ledger.
 
-        :param states: only entries in one of them; empty: all.
+        :param is_open: only entries that are neither free nor done.
         :param text: only entries whose key, reference or job's id it is.
         :param latest: only so many, which were sent last.
         """

@@ -24,7 +24,7 @@ from sqlalchemy.exc import IntegrityError
 from fsm_provider.api.digests import DIGITS, digest_for
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.state.database import in_transaction, now
-from fsm_provider.state.schema import LEDGER, SERVICES, TASKS
+from fsm_provider.state.schema import LEDGER, SCHEMA, SERVICES, TASKS
 from fsm_provider.state.task import Task
 from fsm_provider.writes import advice
 from fsm_provider.writes.ledger import (
@@ -48,6 +48,7 @@ MAX_BIGINT_DIGITS = 19
 MILLISECONDS_PER_DAY = 86_400_000
 ROWS_PER_QUERY = 500
 
+_IS_OPEN = LEDGER.c.state.not_in(("free", "done"))  # also in a state of another version
 _UPDATE = LEDGER.update().where(
     LEDGER.c.scope == sa.bindparam("its_scope"), LEDGER.c.id == sa.bindparam("its_id")
 )
@@ -121,7 +122,7 @@ class SqlLedger:
         is_another = sa.or_(LEDGER.c.scope != self._scope, LEDGER.c.id != entry.id)
         query = sa.select(LEDGER.c.key).where(
             LEDGER.c.service_id == self._service_id,
-            LEDGER.c.state.not_in(("free", "done")),
+            _IS_OPEN,
             LEDGER.c.lookup_digest == entry.lookup_digest,
             is_another,
         )
@@ -242,7 +243,7 @@ class SqlLedgers:
 
     def entries(
         self,
-        states: Collection[str] = (),
+        is_open: bool = False,
         text: str | None = None,
         latest: int | None = None,
         wanted: EntryFilter = ANY_ENTRY,
@@ -264,8 +265,8 @@ class SqlLedgers:
             .join(SERVICES, SERVICES.c.id == LEDGER.c.service_id)
             .where(condition, *_conditions_for(wanted))
         )
-        if states:
-            query = query.where(LEDGER.c.state.in_(states))
+        if is_open:
+            query = query.where(_IS_OPEN)
         query = query.order_by(LEDGER.c.sent_at.desc()).limit(latest)
         with self._engine.connect() as connection:
             latest_first = connection.execute(query).mappings().all()
@@ -277,8 +278,8 @@ class SqlLedgers:
 
     def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
         begin_of_day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
-        is_lost = (LEDGER.c.state == "sending") & (LEDGER.c.lease_until < now())
-        state = sa.case((is_lost, "uncertain"), else_=LEDGER.c.state)
+        is_being_sent = (LEDGER.c.state == "sending") & (LEDGER.c.lease_until >= now())
+        state = sa.case((_IS_OPEN & ~is_being_sent, "uncertain"), else_=LEDGER.c.state)
         columns = (LEDGER.c.airflow, LEDGER.c.dag_id, begin_of_day, state)
         query = (
             sa.select(*columns, sa.func.count())
@@ -425,7 +426,12 @@ def register(engine: Engine, task: Task, service: str, fsm_conn_id: str) -> dict
 
 def _id_of(connection: Connection, service: str, fsm_conn_id: str) -> Any:
     """Return the id of a service, which is added unless it may be another one, renamed."""
-    service_id = connection.execute(_select_id(service)).scalar()
+    query = _select_id(service)
+    service_id = connection.execute(query).scalar()
+    if service_id is None:
+        # Of processes that find none, one adds its own, and the others see it once they go on.
+        connection.execute(sa.select(SCHEMA.c.version).with_for_update())
+        service_id = connection.execute(query).scalar()
     if service_id is not None:
         return service_id
     for name, conn_id in _services(connection):

@@ -25,6 +25,7 @@ from fsm_provider.writes.advice import (
 )
 from fsm_provider.writes.ledger import (
     ANY_ENTRY,
+    OPEN_STATES,
     Change,
     EntryFilter,
     LedgerEntry,
@@ -125,7 +126,7 @@ class TaskLedger:
         digest = entry.lookup_digest
         keys = []
         for other in self._entries.values():
-            is_open = other.state in ("sending", "uncertain")
+            is_open = other.state in OPEN_STATES
             if is_open and other.id != entry.id and other.lookup_digest == digest:
                 keys.append(other.key)
         return keys
@@ -285,12 +286,12 @@ class AirflowLedgers:
 
     def entries(
         self,
-        states: Collection[str] = (),
+        is_open: bool = False,
         text: str | None = None,
         latest: int | None = None,
         wanted: EntryFilter = ANY_ENTRY,
     ) -> list[tuple[TaskLedger, LedgerEntry]]:
-        words = [_field_text("state", state) for state in states]
+        words: list[str] = []
         entry_id = None
         if text:
             entry_id = id_for(text)
@@ -299,6 +300,8 @@ class AirflowLedgers:
             words = ['"note": ']
         selected = []
         for task, pages in self._pages_by_task.items():
+            if is_open and not any(map(_count_open, pages.values())):
+                continue
             if not _may_hold(pages.values(), words):
                 continue
             stored_at = max(page.stored_at.timestamp() for page in pages.values())
@@ -306,7 +309,7 @@ class AirflowLedgers:
             for entry in ledger.entries_of_task(task).values():
                 names = (entry.reference, str(entry.result_id or ""))
                 is_named = not text or entry.id == entry_id or text in names
-                is_in_state = not states or entry.state in states
+                is_in_state = not is_open or entry.state in OPEN_STATES
                 if is_named and is_in_state and wanted.includes(entry):
                     selected.append((ledger, entry))
         selected.sort(key=lambda ledger_and_entry: ledger_and_entry[1].sent_at)
@@ -324,14 +327,17 @@ class AirflowLedgers:
         for task, pages in self._pages_by_task.items():
             for page in pages.values():
                 day = int(page.stored_at.timestamp()) // SECONDS_PER_DAY
-                for state, state_now in (
-                    ("done", "done"),
-                    ("uncertain", "uncertain"),
-                    ("sending", "uncertain"),  # as it is read
-                ):
-                    number = page.text.count(_field_text("state", state))
-                    counts[Tally(task.airflow, task.dag_id, day, state_now)] += number
+                done = page.text.count(_field_text("state", "done"))
+                counts[Tally(task.airflow, task.dag_id, day, "done")] += done
+                counts[Tally(task.airflow, task.dag_id, day, "uncertain")] += _count_open(page)
         return counts
+
+
+def _count_open(page: _StoredPage) -> int:
+    """Count the entries of a page that are neither free nor done, which are read as uncertain."""
+    states = [_field_text("state", state) for state in ("free", "done")]
+    closed = sum(page.text.count(state) for state in states)
+    return page.text.count('"key": ') - closed
 
 
 def _field_text(name: str, value: str) -> str:

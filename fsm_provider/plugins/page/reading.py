@@ -18,7 +18,7 @@ from fsm_provider.hooks.connection import read_connection_outside_of_tasks, sett
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.polling.admin import AssetStatus
 from fsm_provider.user_errors import text_of
-from fsm_provider.writes.admin import UNCERTAIN, open_place
+from fsm_provider.writes.admin import open_place
 from fsm_provider.writes.ledger import EntryFilter, LedgerEntry, LedgerReader
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -140,8 +140,8 @@ def _add_ledgers(
     :param conn_ids: by service.
     """
 
-    def add(rows: list[Row], wanted: EntryFilter, states: Collection[str], latest: int) -> None:
-        for _, entry in ledgers.entries(states, latest=latest, wanted=wanted):
+    def add(rows: list[Row], wanted: EntryFilter, latest: int, *, is_open: bool = False) -> None:
+        for _, entry in ledgers.entries(is_open, latest=latest, wanted=wanted):
             if entry.service in conn_ids:
                 rows.append(Row(conn_ids[entry.service], entry))
 
@@ -153,14 +153,14 @@ def _add_ledgers(
             section.totals[tally.state] += number
             section.written[tally.day, tally.state] += number
     ours = EntryFilter(dag_ids=may_see, airflows=here)
-    add(section.uncertain, ours, UNCERTAIN, view.page * ROWS)
+    add(section.uncertain, ours, view.page * ROWS, is_open=True)
     noted: list[Row] = []
-    add(noted, replace(ours, has_note=True), (), MAX_NOTED)
+    add(noted, replace(ours, has_note=True), MAX_NOTED)
     section.settled += filter(_settled_at, noted)
     wanted = replace(ours, part=view.q, property_id=view.property)
     if wanted.is_search:
         section.number_found += ledgers.counts(wanted).total()
-        add(section.found, wanted, (), ROWS)
+        add(section.found, wanted, ROWS)
 
 
 def our_airflows() -> Collection[str]:

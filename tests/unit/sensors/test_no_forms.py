@@ -47,7 +47,7 @@ def test_by_default_it_is_an_error_that_names_the_setting(answers, name):
     with pytest.raises((FsmNotFoundError, FsmResponseError)) as failed:
         list(FsmHook().list_forms(job_id=11))
     setting = SETTING[name]
-    assert f"where there are no forms, set no_forms_response to {setting}" in str(failed.value)
+    assert f"set no_forms_response to {setting}" in str(failed.value)
 
 
 def test_by_default_a_404_fails_the_sensor_at_once(answers):

@@ -679,6 +679,7 @@ def a_state_that_this_version_does_not_know_is_settled(place):
         place.edit_pages(lambda entry: entry.update(state="held"))
     said = place.fails(job("A", key="PM-1"))
     assert "its state is 'held', which this version does not know" in said
+    assert place.type("python -m fsm_provider ledger list --uncertain")[0] == 0
 
     place.settle(said, place.id_of("A"))
     place.succeeds(job("A", key="PM-1"))

@@ -28,6 +28,7 @@ from tests.unit.conftest import TOKEN
 from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
 from tests.unit.writes.operators import lose, write_job, write_jobs, write_request
 
+NOTHING = "nothing was found that was sent under the host and login that fsm_default has now\n"
 WHY = ("--why", "looked it up", "--by", "jo")
 ID_4711 = ("--job-id", "4711")
 PM_7 = {"key": "PM-7", "job": {"customerReference": "PM-7"}}
@@ -458,7 +459,7 @@ class TestList:
         code, output, error = run("list", "--json", *filters)
 
         if keys is None:
-            assert (code, error) == (1, "nothing was found\n")
+            assert (code, error) == (1, NOTHING)
         else:
             assert code == 0
             assert [entry["key"] for entry in json.loads(output)] == keys
@@ -632,7 +633,7 @@ class TestInAirflow:
         assert len(service.requests) == 1
         with FakeFieldService(token=TOKEN) as other:
             connect(other)
-            assert run("list") == (1, "", "nothing was found\n")
+            assert run("list") == (1, "", NOTHING)
 
     def test_what_is_settled_as_not_made_or_forgotten_is_sent_again(self, service, store, run):
         leave_uncertain(service, store, create_job())

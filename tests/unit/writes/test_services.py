@@ -295,6 +295,31 @@ def test_many_that_write_first_at_the_same_moment_are_of_one_service(service, da
     assert len({row.service_id for row in database.rows()}) == 1
 
 
+@THREADS.needed
+def test_of_two_names_of_one_host_that_are_written_to_first_at_the_same_moment_one_is_refused(
+    service, edit, run
+):
+    edit("fsm_north", login="north")
+    barrier = threading.Barrier(8)
+
+    def attempt(number):
+        conn_id = "fsm_north" if number % 2 else "fsm_default"
+        barrier.wait()
+        try:
+            return create(f"run {number}", key=f"PO-{number}", fsm_conn_id=conn_id)
+        except AirflowFailException as error:
+            return str(error)
+
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(attempt, range(8)))
+
+    refused = [result for result in results if isinstance(result, str)]
+    assert len(refused) == len(service.jobs) == 4
+    assert all("which the ledger does not know" in message for message in refused)
+    (_, line) = run("services")[1]
+    assert line.startswith(service.base_url)
+
+
 def test_two_map_indexes_that_write_to_two_services_have_a_job_in_each(service, other, edit, run):
     def create_mapped(map_index):
         task = write_jobs(key="PO-1")
