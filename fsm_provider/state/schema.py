@@ -40,6 +40,15 @@ SERVICES = sa.Table(
 )
 """A service: a random id, to which rows refer, and the base URL and account that it has now."""
 
+IS_OPEN = sa.text("state NOT IN ('free', 'done')")
+"""Of a row of the ledger: neither free nor done, also in a state of another version."""
+
+
+def _only_where(condition: sa.TextClause) -> dict[str, Any]:
+    """Return the options of an index that has only some rows, where the database can do so."""
+    return {"postgresql_where": condition, "sqlite_where": condition}
+
+
 LEDGER = sa.Table(
     "fsm_ledger",
     METADATA,
@@ -82,7 +91,8 @@ LEDGER = sa.Table(
     sa.UniqueConstraint("service_id", "job_digest"),
     sa.Index("fsm_ledger_task", "task_digest"),
     sa.Index("fsm_ledger_lookup", "service_id", "lookup_digest"),
-    sa.Index("fsm_ledger_state", "service_id", "state", "sent_at"),
+    sa.Index("fsm_ledger_open", "service_id", **_only_where(IS_OPEN)),
+    sa.Index("fsm_ledger_note", "service_id", **_only_where(sa.text("note IS NOT NULL"))),
     sa.Index("fsm_ledger_id", "service_id", "id"),
     sa.Index("fsm_ledger_reference", "service_id", "reference_digest"),
     **TABLE_OPTIONS,

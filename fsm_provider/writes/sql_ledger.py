@@ -24,7 +24,7 @@ from sqlalchemy.exc import IntegrityError
 from fsm_provider.api.digests import DIGITS, digest_for
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.state.database import in_transaction, now
-from fsm_provider.state.schema import LEDGER, SCHEMA, SERVICES, TASKS
+from fsm_provider.state.schema import IS_OPEN, LEDGER, SCHEMA, SERVICES, TASKS
 from fsm_provider.state.task import Task
 from fsm_provider.writes import advice
 from fsm_provider.writes.ledger import (
@@ -48,7 +48,6 @@ MAX_BIGINT_DIGITS = 19
 MILLISECONDS_PER_DAY = 86_400_000
 ROWS_PER_QUERY = 500
 
-_IS_OPEN = LEDGER.c.state.not_in(("free", "done"))  # also in a state of another version
 _UPDATE = LEDGER.update().where(
     LEDGER.c.scope == sa.bindparam("its_scope"), LEDGER.c.id == sa.bindparam("its_id")
 )
@@ -122,7 +121,7 @@ class SqlLedger:
         is_another = sa.or_(LEDGER.c.scope != self._scope, LEDGER.c.id != entry.id)
         query = sa.select(LEDGER.c.key).where(
             LEDGER.c.service_id == self._service_id,
-            _IS_OPEN,
+            IS_OPEN,
             LEDGER.c.lookup_digest == entry.lookup_digest,
             is_another,
         )
@@ -266,7 +265,7 @@ class SqlLedgers:
             .where(condition, *_conditions_for(wanted))
         )
         if is_open:
-            query = query.where(_IS_OPEN)
+            query = query.where(IS_OPEN)
         query = query.order_by(LEDGER.c.sent_at.desc()).limit(latest)
         with self._engine.connect() as connection:
             latest_first = connection.execute(query).mappings().all()
@@ -279,7 +278,7 @@ class SqlLedgers:
     def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
         begin_of_day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
         is_being_sent = (LEDGER.c.state == "sending") & (LEDGER.c.lease_until >= now())
-        state = sa.case((_IS_OPEN & ~is_being_sent, "uncertain"), else_=LEDGER.c.state)
+        state = sa.case((sa.and_(IS_OPEN, ~is_being_sent), "uncertain"), else_=LEDGER.c.state)
         columns = (LEDGER.c.airflow, LEDGER.c.dag_id, begin_of_day, state)
         query = (
             sa.select(*columns, sa.func.count())
