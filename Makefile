@@ -28,7 +28,7 @@ endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix test-distributed test-databases test-alerts test-ui newcomer bench kills coverage \
+.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix versions test-distributed test-databases test-alerts test-ui newcomer bench kills coverage \
 	snippets docs docs-links release constraints clean
 
 help: ## List the targets
@@ -82,6 +82,9 @@ test-system: $(INSTALLED) ## Tests on a real Airflow (FSM_KILLS=all: with all ki
 
 test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")
 	@$(BIN)/nox $(OPTIONS)
+
+versions: ## List the versions of Airflow and Python that test-matrix runs, as JSON
+	@$(PYTHON) -m tests.versions
 
 test-distributed: build/distributed-venv/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n, FSM_CLUSTER_RUNS=n, FSM_CLUSTER_SENSORS=n)
 	@echo "== pytest tests/distributed"

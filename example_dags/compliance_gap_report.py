@@ -307,7 +307,7 @@ def compliance_gap_report():
         days = days_for(params, own_day)
 
         start, _ = interval_for(days[0])
-        forms = FsmHook().list_forms(created_since=start)
+        forms = FsmHook().client.list_forms(created_since=start)
         checks, unreadable = checks_per_property(forms, days, params["form_name"])
         unreadable_ids = [form.id for form in unreadable]
         notes = notes_for(unreadable_ids)

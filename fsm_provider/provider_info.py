@@ -3,6 +3,11 @@
 from typing import Any
 
 _INTEGRATION = "Field-service management API"
+_URIS = {
+    "schemes": ["fsm"],
+    "handler": "fsm_provider.storage.sanitize_uri",
+    "to_openlineage_converter": "fsm_provider.storage.convert_asset_to_openlineage",
+}
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -52,7 +57,8 @@ def get_provider_info() -> dict[str, Any]:
         "transfers": [_transfer("assets"), _transfer("forms")],
         "sensors": _modules("sensors", "forms", "records"),
         "triggers": _modules("triggers", "forms"),
-        "asset-uris": [{"schemes": ["fsm"], "handler": "fsm_provider.storage.sanitize_uri"}],
+        "asset-uris": [_URIS],
+        "dataset-uris": [_URIS],  # Airflow 2
         "cli": ["fsm_provider.commands.cli.airflow_commands"],
         "extra-links": ["fsm_provider.links.FsmJobLink", "fsm_provider.links.FsmUncertainLink"],
     }

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
-from urllib.parse import SplitResult, quote
+from urllib.parse import SplitResult, quote, urlsplit
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from fsm_provider.api.errors import FsmStorageError
@@ -127,6 +127,17 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
             f"{uri.geturl()}: should be fsm://<connection>/<what>, e.g. fsm://fsm_default/forms"
         )
     return uri
+
+
+def convert_asset_to_openlineage(asset: Any, _: Any) -> Any:
+    """Return OpenLineage's dataset of a URI ``fsm://``; its namespace is the connection.
+
+    So it is the same dataset where only the URI is known, as of inlets.
+    """
+    from airflow.providers.common.compat.openlineage.facet import Dataset
+
+    uri = urlsplit(asset.uri)
+    return Dataset(namespace=f"fsm://{uri.netloc}", name=uri.path.strip("/"))
 
 
 def uri_for(path: ObjectStoragePath) -> str:

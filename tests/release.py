@@ -1,13 +1,14 @@
 """What a release is checked for once it is built: ``make release``.
 
 It runs in an environment of its own. The wheel is installed as a user would, without any extra, and
-that environment is looked at.
+that environment is looked at. Where ``RELEASE_TAG`` is set, that tag is about to be published.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 from pathlib import Path
 
@@ -19,6 +20,21 @@ PACKAGE = "airflow-provider-fsm"
 CONSTRAINTS = "constraints/airflow.txt"
 UNTYPED = ("providers/common/compat", "sdk/_shared/dagnode", "sdk/_shared/plugins_manager")
 """Packages of Airflow under folders without ``__init__.py``, which its ``py.typed`` misses."""
+
+
+def check_tag() -> str:
+    """Check that a tag is that of this version, and that the project has an address by then."""
+    tag = os.environ.get("RELEASE_TAG")
+    if not tag:
+        return "none"
+    (wheel,) = DIST.glob("*.whl")
+    version = wheel.name.split("-")[1]
+    if tag != f"v{version}":
+        sys.exit(f"RELEASE_TAG is {tag}, but the version is {version}: it should be v{version}")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    if not project.get("urls"):
+        sys.exit("pyproject.toml has no [project.urls]: set it before a release")
+    return tag
 
 
 def run(*command: str | Path, **kwargs) -> subprocess.CompletedProcess[str]:
@@ -133,6 +149,7 @@ def main() -> None:
         "audit": audit,
     }
     try:
+        print(f"== tag: {check_tag()}", flush=True)
         install()
         for title, check in checks.items():
             print(f"== {title}: {check()}", flush=True)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import cached_property, partial, wraps
+from datetime import datetime
+from functools import cached_property, partial
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_2_PLUS
 
-from fsm_provider.api.client import FsmClient
+from fsm_provider.api.client import FsmClient, Headers, Params
 from fsm_provider.api.errors import FsmApiError, FsmError
 from fsm_provider.api.forms import parse_form
-from fsm_provider.api.models import LIST_FORMS, Form
+from fsm_provider.api.listing import DEFAULT_MAX_PAGES
+from fsm_provider.api.models import LIST_FORMS, AssetDynamicField, Form, Job, Record, Webhook
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.validation import JsonObject, pluralize
 from fsm_provider.compat import context_for_current_task, explain_not_found
@@ -29,10 +31,8 @@ if TYPE_CHECKING:
 
     from fsm_provider.api.downloads import PdfLimits
     from fsm_provider.api.metrics import Metrics
+    from fsm_provider.api.payloads import JobCreate, WebhookCreate
 
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 SUPERVISOR_LOCK = nullcontext() if AIRFLOW_V_3_2_PLUS else RLock()
 """Held while a thread talks to the task's supervisor.
@@ -41,19 +41,11 @@ Before Airflow 3.2, two threads at once get each other's responses.
 """
 
 
-def _of_client(
-    method: Callable[Concatenate[FsmClient, P], R],
-) -> Callable[Concatenate[FsmHook, P], R]:
-    @wraps(method)
-    def call(hook: FsmHook, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return method(hook.client, *args, **kwargs)
-
-    call.__doc__ = f"See :meth:`fsm_provider.api.FsmClient.{method.__name__}`."
-    return call
-
-
 class FsmHook(BaseHook):
     """The service behind an Airflow connection, which is read on first use.
+
+    Listings return lists. Those of :attr:`client` take the same arguments and yield the records
+    page by page.
 
     :param fsm_conn_id: the connection: ``host`` is the base URL, ``password`` the token, and the
         extra holds the settings of :class:`fsm_provider.api.Settings`.
@@ -107,12 +99,197 @@ class FsmHook(BaseHook):
             raise explain_not_found(self.fsm_conn_id, error) from None
         return settings_from(connection)
 
-    list_forms: Final = _of_client(FsmClient.list_forms)
-    list_asset_dynamic_fields: Final = _of_client(FsmClient.list_asset_dynamic_fields)
-    create_job: Final = _of_client(FsmClient.create_job)
-    register_webhook: Final = _of_client(FsmClient.register_webhook)
-    paginate: Final = _of_client(FsmClient.paginate)
-    request: Final = _of_client(FsmClient.request)
+    def list_forms(
+        self,
+        *,
+        property_id: int | str | None = None,
+        job_id: int | str | None = None,
+        created_since: datetime | str | None = None,
+        updated_since: datetime | str | None = None,
+        form_names: str | list[str] | tuple[str, ...] | None = None,
+        form_category: str | None = None,
+        form_name_id: int | str | None = None,
+        created_by_type: str | None = None,
+        created_by_id: int | str | None = None,
+        params: Params | None = None,
+    ) -> list[Form]:
+        """List the completed forms that match all filters that are set; no filter lists all forms.
+
+        All pages are read, with ``GET /forms`` (section 4.3 of the specification). A form has no
+        answers: they are in its PDF. Each form is also checked here, in case the service ignores a
+        filter. To hold no more than a page in memory, iterate over the same method of
+        :attr:`client`.
+
+        Example::
+
+            FsmHook().list_forms(property_id=7, created_since="2026-01-01T00:00:00Z")
+
+        :param property_id: forms of this property.
+        :param job_id: forms of this job.
+        :param created_since: created at or after this time, as a datetime or ISO 8601 text; UTC if
+            it has no zone.
+        :param updated_since: last updated at or after this time, likewise.
+        :param form_names: a name, or a list of names of which a form has to have one, whatever the
+            case of their letters.
+        :param form_category: a category; only the service can check it.
+        :param form_name_id: the identifier of a form's name; only the service can check it.
+        :param created_by_type: the type of the creator.
+        :param created_by_id: the identifier of the creator.
+        :param params: further query parameters by name, sent as they are.
+        :return: :class:`~fsm_provider.api.Form` records in the service's order, such as ``id``,
+            ``form_name``, ``property_id`` and ``job_details``.
+        :raises FsmInputError: before anything is sent, naming the filter that is invalid, or what
+            is wrong with the connection.
+        :raises FsmPaginationError: if the cursors do not lead to the end of the listing.
+        :raises FsmError: any other, e.g. an FsmApiError for an HTTP status that is no success. A
+            read is repeated first, ``max_retries`` times.
+        """
+        listing = self.client.list_forms(
+            property_id=property_id,
+            job_id=job_id,
+            created_since=created_since,
+            updated_since=updated_since,
+            form_names=form_names,
+            form_category=form_category,
+            form_name_id=form_name_id,
+            created_by_type=created_by_type,
+            created_by_id=created_by_id,
+            params=params,
+        )
+        return list(listing)
+
+    def list_asset_dynamic_fields(self, *, params: Params | None = None) -> list[AssetDynamicField]:
+        """List the dynamic fields of assets, with their selectable values and where they are used.
+
+        All pages are read, with ``GET /assetDynamicFieldValues`` (section 4.1 of the
+        specification).
+
+        Example::
+
+            FsmHook().list_asset_dynamic_fields()
+
+        :param params: query parameters by name, sent as they are; the specification shows none.
+        :return: :class:`~fsm_provider.api.AssetDynamicField` records in the service's order.
+        :raises FsmInputError: before anything is sent, for invalid parameters or a connection.
+        :raises FsmPaginationError: if the cursors do not lead to the end of the listing.
+        :raises FsmError: any other, e.g. an FsmApiError for an HTTP status that is no success. A
+            read is repeated first, ``max_retries`` times.
+        """
+        return list(self.client.list_asset_dynamic_fields(params=params))
+
+    def create_job(self, property_id: int | str, job: JobCreate | Mapping[str, Any]) -> Job:
+        """Create a job on a property, and keep no ledger: the next call creates another job.
+
+        So a retry of the task creates the job again. ``FsmCreateJobOperator`` does not. The request
+        is ``POST /properties/{propertyID}/jobs`` (section 4.2 of the specification), sent once.
+
+        Example::
+
+            FsmHook().create_job(7, {"notes": "Gas check", "priority": "Important"})
+
+        :param property_id: the property.
+        :param job: the fields of the job, all optional: ``notes``, ``customerReference``,
+            ``priority`` (such as Important), ``quotedAmount`` (as text, such as 120.50),
+            ``customerContactID``, ``siteContactID``, ``settingsJobDescriptionID``,
+            ``serviceReminderInstance1ID`` to ``3ID``, ``skills``, ``businessUnitID``,
+            ``userGroupID``; or any field that the specification does not show, in
+            ``extra_fields``.
+        :return: the :class:`~fsm_provider.api.Job`, with its ``id``.
+        :raises FsmInputError: before anything is sent, naming each invalid field.
+        :raises FsmUncertainWriteError: if the job may exist nevertheless, as the response was lost:
+            look it up before another call.
+        :raises FsmError: any other: the job does not exist.
+        """
+        return self.client.create_job(property_id, job)
+
+    def register_webhook(self, webhook: WebhookCreate | dict[str, Any]) -> Webhook:
+        """Register a webhook, and keep no ledger: the next call registers another one.
+
+        ``FsmRegisterWebhookOperator`` registers it once. The request is
+        ``POST /settings/webhooks`` (section 4.4 of the specification), sent once. A registration
+        cannot be deleted from here.
+
+        Example::
+
+            webhook = {
+                "object": "jobs",
+                "event_types": ["jobs.created"],
+                "target_url": "https://example.com/webhooks",
+            }
+            FsmHook().register_webhook(webhook)
+
+        :param webhook: ``object`` (properties, assets, contracts, opportunities, jobs or
+            appointments), ``event_types`` (each ``<object>.<event>``), ``target_url`` and, if
+            wanted, ``description``.
+        :return: the :class:`~fsm_provider.api.Webhook`. The service shows its ``signing_secret``
+            once; ``signing_secret.get_secret_value()`` reads it.
+        :raises FsmInputError: before anything is sent, naming each invalid field.
+        :raises FsmRegistrationError: if the service registered another object or other event types.
+        :raises FsmUncertainWriteError: if the registration may exist nevertheless.
+        :raises FsmError: any other: it does not exist.
+        """
+        return self.client.register_webhook(webhook)
+
+    def paginate(
+        self,
+        path: str,
+        params: Params | None = None,
+        model: type[Record] | None = None,
+        *,
+        max_pages: int = DEFAULT_MAX_PAGES,
+    ) -> list[Any]:
+        """List the records of any path that answers with ``meta``, ``pagination`` and ``data``.
+
+        All pages are read, with GET (section 2.5 of the specification). To hold no more than a page
+        in memory, iterate over the same method of :attr:`client`.
+
+        Example::
+
+            FsmHook().paginate("/forms", {"jobID": 11})
+
+        :param path: below the base URL; it starts with ``/`` and contains no query.
+        :param params: query parameters by name, sent with each page.
+        :param model: the class of the records; None: they are dictionaries.
+        :param max_pages: a listing of more pages is an error.
+        :return: the records in the service's order.
+        :raises FsmInputError: before anything is sent, for an invalid path, parameters or
+            connection.
+        :raises FsmPaginationError: if the cursors do not lead to the end of the listing.
+        :raises FsmError: any other, e.g. an FsmApiError for an HTTP status that is no success. A
+            read is repeated first, ``max_retries`` times.
+        """
+        return list(self.client.paginate(path, params, model, max_pages=max_pages))
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        params: Params | None = None,
+        json: Any = None,
+        *,
+        headers: Headers | None = None,
+    ) -> Any:
+        """Send any request, without a ledger, and return the JSON values of its response.
+
+        GET, HEAD and OPTIONS are repeated after a failure, ``max_retries`` times. Any other method
+        is sent once; each further call sends it again. ``FsmRequestOperator`` keeps a ledger.
+
+        Example::
+
+            FsmHook().request("GET", "/forms", {"jobID": 11})
+
+        :param method: such as GET or POST.
+        :param path: below the base URL; it starts with ``/`` and contains no query.
+        :param params: query parameters by name.
+        :param json: the body, as JSON values; None sends no body.
+        :param headers: further headers by name, e.g. ``X-API-VERSION`` (section 9 of the
+            specification).
+        :return: the parsed body; None if it is empty.
+        :raises FsmInputError: before anything is sent, naming what cannot be sent.
+        :raises FsmUncertainWriteError: if a write may have taken effect nevertheless.
+        :raises FsmError: any other, e.g. an FsmApiError for an HTTP status that is no success.
+        """
+        return self.client.request(method, path, params, json, headers=headers)
 
     def download_form_pdf(
         self,
@@ -120,14 +297,27 @@ class FsmHook(BaseHook):
         destination: ObjectStoragePath | str,
         **limits: Unpack[PdfLimits],
     ) -> int:
-        """Store the PDF of a form atomically, and return its size in bytes.
+        """Store the PDF of a form as a file that is complete or not there; return its size.
 
-        An older file is replaced.
+        An older file of that name is replaced. The PDF is at the ``formPDFURL`` of the form's
+        record (section 2.3 of the specification).
 
-        :param form: with its ``formPDFURL``, as in a listing; a dictionary is validated first.
-        :param destination: the file, in any storage that Airflow supports.
-        :param limits: those of :meth:`fsm_provider.api.FsmClient.download_pdf`, which says what it
-            raises.
+        Example::
+
+            (form,) = FsmHook().list_forms(job_id=11)
+            FsmHook().download_form_pdf(form, "/data/forms/gas-check.pdf", max_seconds=60)
+
+        :param form: a form of a listing, with its ``formPDFURL``; a dictionary is validated first.
+        :param destination: the file's path or URL, in any storage that Airflow supports.
+        :param limits: ``max_bytes`` (default: 100 MiB), ``max_seconds`` for the whole download with
+            its repeats (default: 600), and ``allow_private_addresses`` (default: False), which
+            allows other hosts with an IP address that is not public.
+        :return: the size in bytes.
+        :raises FsmInputError: if the form is not valid.
+        :raises FsmPdfUrlError: if the URL is missing or not allowed.
+        :raises FsmPdfError: if the file is not a PDF, or larger than ``max_bytes``.
+        :raises FsmDownloadTimeoutError: after ``max_seconds``.
+        :raises FsmError: any other. A read is repeated first, ``max_retries`` times.
         :raises OSError: if it cannot be stored, or what the storage's library raises.
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath

@@ -32,7 +32,7 @@ class FsmListAssetDynamicFieldsOperator(FsmBaseOperator):
         self.query_params = query_params
 
     def perform(self, context: Context) -> list[JsonObject]:
-        listing = self.hook.list_asset_dynamic_fields(params=self.query_params)
+        listing = self.hook.client.list_asset_dynamic_fields(params=self.query_params)
         records = [record.as_json() for record in listing]
         self.log.info("Listed %s", pluralize(len(records), "asset dynamic field"))
         return records

@@ -61,7 +61,7 @@ class FsmListFormsOperator(FormFilterArguments, FsmBaseOperator):
 
     def perform(self, context: Context) -> list[Any]:
         form_filter = self.form_filter()
-        forms = self.hook.list_forms(params=self.query_params, **form_filter.as_dict())
+        forms = self.hook.client.list_forms(params=self.query_params, **form_filter.as_dict())
         listed = for_xcom(forms, self.xcom)
         self.log.info("Listed %s (%s)", pluralize(len(listed), "form"), form_filter)
         return listed

@@ -141,6 +141,6 @@ class FsmListOperator(FsmBaseOperator):
             self.options(literals_only=True)
 
     def perform(self, context: Context) -> list[JsonObject]:
-        records = list(self.hook.paginate(self.path, self.query_params))
+        records = self.hook.paginate(self.path, self.query_params)
         self.log.info("Listed %s of %s", pluralize(len(records), "record"), self.path)
         return records

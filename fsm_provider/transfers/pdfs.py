@@ -274,7 +274,7 @@ class PdfTransfer:
             not_listed[item.form.id].append(item)
         failure = None
         try:
-            for form in self._hook.list_forms(**wanted.as_dict()):
+            for form in self._hook.client.list_forms(**wanted.as_dict()):
                 for item in not_listed.pop(form.id, []):
                     item.form = form
                 if not not_listed:

@@ -86,8 +86,9 @@ def test_named_classes_exist():
         assert isinstance(import_string(dotted), type)
     for function in INFO["cli"]:
         assert callable(import_string(function))
-    for uris in INFO["asset-uris"]:
+    for uris in (*INFO["asset-uris"], *INFO["dataset-uris"]):
         assert callable(import_string(uris["handler"]))
+        assert callable(import_string(uris["to_openlineage_converter"]))
 
 
 def test_the_connection_form_begins_with_what_is_set_most():
