@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
-from starlette.responses import Response
 
 from fsm_provider.testing import FakeFieldService
+from fsm_provider.testing.exchange import Response
 from fsm_provider.testing.faults import Exchange
 from tests.capabilities import IS_AIRFLOW_3, RETRIES_OF_KILLED
 from tests.distributed.backends import postgresql
@@ -137,7 +137,7 @@ class Killer:
 
     async def _note(self, exchange: Exchange, response: Response, begin: float) -> None:
         job = await exchange.request.json()
-        made = json.loads(response.body) if response.status_code < 300 else {}
+        made = json.loads(response.body) if response.status < 300 else {}
         self.history.append(
             Event(
                 key=job.get("customerReference", ""),
