@@ -200,10 +200,10 @@ def delivery_day(name: str) -> Result:
     from tests.unit.plugins.simulation import drawn_day
 
     wrong, counts = drawn_day(int(name))
-    numbers = [counts["requests"], counts["failures"], counts["events"]]
-    cells = [*map(str, numbers), said_of(wrong)]
+    sums = {name: counts[name] for name in ("requests", "failures", "events")}
+    cells = [*map(str, sums.values()), said_of(wrong)]
     details = [*wrong, *said_of_counts(counts)]
-    return Result(cells, not wrong, details, dict(counts))
+    return Result(cells, not wrong, details, sums)
 
 
 def broken_delivery_days(chance: random.Random) -> list[str]:
@@ -252,7 +252,7 @@ METHODS = [
         ["where", "condition", "scenario", "what breaks"],
         conditions,
         without_condition,
-        "conditions",
+        "conditions that are needed",
     ),
     Method(
         "rule",

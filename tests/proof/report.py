@@ -102,38 +102,44 @@ def _results_with_database(lines: list[Line]) -> dict[Line, Result]:
 def report(seed: int, chosen: list[Chosen], results: Mapping[Line, Result]) -> Iterator[str]:
     """Give the lines of the text: a table of each method, and what all have shown."""
     yield f'Seed {seed}. To repeat a line, and see more of it: make prove LINE="states create"'
-    for part in chosen:
-        if not part.names:
-            continue
+    shown = [part for part in chosen if part.names]
+    for part in shown:
         yield ""
-        yield f"{part.method.title}."
-        yield f"Wrong would be: {part.method.wrong}."
-        of_lines = [results[line] for line in part.lines()]
-        rows = [["line", *part.method.columns]]
-        for name, result in zip(part.names, of_lines, strict=True):
-            rows.append([f"{part.method.name} {name}", *result.cells])
-        yield from _table(rows)
-        yield f"= {_summary(part, of_lines, seed)}"
-        for name, result in zip(part.names, of_lines, strict=True):
-            if not result.is_right:
-                yield f"WRONG: {part.method.name} {name}"
-                yield from (f"  {text}" for text in result.details)
+        yield from _report_of_method(part, results)
     yield ""
     wrong = sum(not result.is_right for result in results.values())
-    yield f"{len(results)} lines, {wrong} wrong."
+    yield f"{len(results)} lines, {wrong} wrong:"
+    yield from _table([[part.method.name, _summary(part, results, seed)] for part in shown])
 
 
-def _summary(part: Chosen, results: list[Result], seed: int) -> str:
+def _report_of_method(part: Chosen, results: Mapping[Line, Result]) -> Iterator[str]:
+    yield f"{part.method.title}."
+    yield f"Wrong would be: {part.method.wrong}."
+    rows = [["line", *part.method.columns]]
+    rows += [_row(line, results[line]) for line in part.lines()]
+    yield from _table(rows)
+    for line in part.lines():
+        if not results[line].is_right:
+            yield f"WRONG: {' '.join(line)}"
+            yield from (f"    {text}" for text in results[line].details)
+
+
+def _summary(part: Chosen, results: Mapping[Line, Result], seed: int) -> str:
+    of_method = [results[line] for line in part.lines()]
     counts: Counter[str] = Counter()
-    for result in results:
+    for result in of_method:
         counts.update(result.counts)
-    wanted = {"states", "forms", "sensors", "requests", "failures", "events"}
-    sums = [f", {counts[name]:,} {name}" for name in counts if name in wanted]
     share = f"all {part.total} {part.method.noun}"
-    if len(results) < part.total:
-        share = f"{len(results)} of {part.total} {part.method.noun}, chosen by seed {seed}"
-    wrong = sum(not result.is_right for result in results)
-    return f"{share}{''.join(sums)}: {wrong or 'none'} wrong"
+    if len(of_method) < part.total:
+        share = f"{len(of_method)} of {part.total} {part.method.noun}, chosen by seed {seed}"
+        share += " (make test: all)"
+    sums = [f"{count:,} {name}" for name, count in counts.items()]
+    wrong = sum(not result.is_right for result in of_method)
+    return f"{', '.join([share, *sums])}: {wrong or 'none'} wrong"
+
+
+def _row(line: Line, result: Result) -> list[str]:
+    return [" ".join(line), *result.cells]
 
 
 def _table(rows: list[list[str]]) -> Iterator[str]:
@@ -146,7 +152,6 @@ def _table(rows: list[list[str]]) -> Iterator[str]:
 
 def report_of_line(line: Line, result: Result) -> Iterator[str]:
     """Give the lines of the text about a line that was asked for."""
-    method, name = line
-    columns = BY_NAME[method].columns
-    yield from _table([["line", *columns], [f"{method} {name}", *result.cells]])
-    yield from (f"  {text}" for text in result.details)
+    method, _ = line
+    yield from _table([["line", *BY_NAME[method].columns], _row(line, result)])
+    yield from (f"    {text}" for text in result.details)

@@ -6,10 +6,11 @@ from dataclasses import replace
 import pytest
 
 from fsm_provider.writes import ledger
+from tests.pages import DOCS, block_with
 from tests.proof import __main__ as command
 from tests.proof import report
 from tests.proof.lines import BY_NAME, METHODS
-from tests.proof.report import proof, result_of
+from tests.proof.report import SHARE, proof, report_of_line, result_of
 from tests.unit.writes.mutations import CONDITIONS
 
 QUICK = {
@@ -43,7 +44,7 @@ def test_a_seed_prints_the_same_and_another_seed_something_else():
     assert first == again
     assert first.replace("eed 6", "eed 7") != other
     assert "3 of 5 scenarios, chosen by seed 6" in first
-    assert first.endswith("6 lines, 0 wrong.")
+    assert "6 lines, 0 wrong:" in first
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -93,3 +94,26 @@ def test_what_is_wrong_is_said_with_the_way_there(monkeypatch):
     assert not is_right
     assert "WRONG: states two attempts" in text
     assert "2. " in text
+
+
+def test_the_page_shows_a_line_as_it_is_printed():
+    shown = block_with("LINE=", "text", DOCS / "proof.md")
+    command_line, _, output = shown.partition("\n")
+    line = command.line_from(command_line.partition('"')[2].rstrip('"'))
+
+    assert output == "\n".join([*report_of_line(line, result_of(line)), ""])
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_the_page_shows_how_many_lines_there_are(method):
+    """The other figures are those of a run."""
+    shown = block_with("SEED=1", "text", DOCS / "proof.md")
+    total = len(method.cases(random.Random(1)))
+    share = f"all {total} {method.noun}"
+    if method.name in SHARE and SHARE[method.name] < total:
+        share = f"{SHARE[method.name]} of {total} {method.noun}, chosen by seed 1"
+
+    (of_method,) = (text for text in shown.splitlines() if text.startswith(f"  {method.name} "))
+
+    assert share in of_method
+    assert of_method.endswith(": none wrong")

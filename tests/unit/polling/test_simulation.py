@@ -33,6 +33,10 @@ def test_a_day_goes_well(monkeypatch, mode):
     assert counts["expected"] + counts["waits"] > 10
 
 
+def test_a_seed_is_a_day(monkeypatch):
+    assert day(SEED, monkeypatch, "strict") == day(SEED, monkeypatch, "strict")
+
+
 def test_many_days_go_well(monkeypatch):
     wrong = []
     counts = Counter()
