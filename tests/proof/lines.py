@@ -77,12 +77,13 @@ def states_of(name: str) -> Result:
 
     model = Model(**SCENARIOS[name])
     wrong, states = model.check()
-    details = [f"attempts: {model.attempts}"]
-    for what in sorted(wrong):
+    details = [f"attempts, each a content, a key and ways out of uncertain: {model.attempts}"]
+    worst_first = sorted(wrong, key=severity)
+    for what in worst_first:
         details += [what, *numbered(wrong[what])]
     said = "nothing"
     if wrong:
-        said = in_words(min(wrong))
+        said = in_words(worst_first[0])
     return Result([f"{states:,}", said], not wrong, details, {"states": states})
 
 
@@ -124,6 +125,11 @@ def without_rule(name: str) -> Result:
     if broken is None:
         return Result(["NOTHING"], False)
     return Result([in_words(broken.what)], True, steps_of(broken))
+
+
+def severity(what: str) -> tuple[int, str]:
+    kinds = [*KINDS, "FALSE"]
+    return kinds.index(re.split("[ :]", what)[0]), what
 
 
 def in_words(what: str) -> str:
