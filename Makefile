@@ -28,7 +28,7 @@ endef
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix versions test-distributed test-databases test-alerts test-ui newcomer bench kills coverage \
+.PHONY: help demo ui test test-all lint test-quick test-unit test-system test-matrix versions test-distributed test-databases test-alerts test-ui newcomer bench kills prove coverage \
 	snippets docs docs-links release constraints clean
 
 help: ## List the targets
@@ -115,6 +115,10 @@ bench: build/bench-venv/.installed ## CPU, memory and imports against other clie
 
 kills: build/bench-venv/.installed ## Tasks killed while they create jobs: ours and HttpOperator's (OPTIONS=--help)
 	@$(<D)/bin/python -m tests.system.kills $(OPTIONS)
+
+prove: export FSM_LINE = $(LINE)
+prove: $(INSTALLED) ## What no example shows, in a minute: states, days, and rules taken out (SEED=n, LINE="a line of it")
+	@$(BIN)/python -m tests.proof $(if $(SEED),--seed $(SEED)) $(if $(LINE),--line "$$FSM_LINE")
 
 snippets: $(INSTALLED) ## Write into the pages what they show of tested code
 	@$(BIN)/python -m tests.snippets

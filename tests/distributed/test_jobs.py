@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from fsm_provider.testing import FakeFieldService
+from tests.distributed import recorded
 from tests.distributed.airflow import DistributedAirflow
+from tests.history import unexplained
 from tests.system.airflow_api import PATIENCE, wait_until
 from tests.system.form_events import add_forms, times_emitted, until_emitted
 from tests.system.kills import (
@@ -64,8 +66,13 @@ def test_a_killed_worker_loses_no_job_and_creates_none_twice(
         "again",
     )
     assert len(orphans) >= len(retried)
-    for report, report_now in zip(reports, stage.finish(runs), strict=True):
+    reports_now = stage.finish(runs)
+    for report, report_now in zip(reports, reports_now, strict=True):
         assert report_now.jobs == report.jobs
+    history = [*recorded.of_service(stage, runs), *recorded.of_tasks(stage, runs, reports_now)]
+    if fsm_conn_id == "fsm_postgresql":
+        history += recorded.of_ledger(stage, runs, fsm_conn_id)
+    assert unexplained(history) == []
     assert retried
     assert {report.attempts for report in reports} == {1, 2}
     others = replace(tally, created=0, uncertain_existing=0, uncertain_missing=0)

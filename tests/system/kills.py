@@ -25,9 +25,11 @@ from typing import Any, Self
 import psutil
 
 from fsm_provider.testing import FakeFieldService
+from fsm_provider.testing.exchange import Response
 from fsm_provider.testing.faults import Exchange
 from tests.capabilities import IS_AIRFLOW_3, RETRIES_OF_KILLED
 from tests.distributed.backends import postgresql
+from tests.history import Event
 from tests.processes import end_on_signals
 from tests.system.airflow_api import LocalAirflowError
 from tests.system.kill_stores import STORES, Databases, available, databases
@@ -101,15 +103,21 @@ def random_kills(seed: int, number: int) -> list[Kill]:
 
 
 class Killer:
-    """Handles each creation of a job, and kills its sender if that is planned."""
+    """Handles each creation of a job, and kills its sender if that is planned.
+
+    :ivar history: what became of each request, by the reference of its job.
+    """
 
     def __init__(self) -> None:
         self.planned: dict[int, Kill] = {}
         self.seen: Counter[int] = Counter()
         self.done: list[asyncio.Task[None]] = []
+        self.history: list[Event] = []
 
     async def play(self, exchange: Exchange) -> None:
+        begin = time.time()
         response = await exchange.handle()
+        await self._note(exchange, response, begin)
         number = run_number(exchange.request.url.path)
         self.seen[number] += 1
         kill = self.planned.get(number)
@@ -126,6 +134,20 @@ class Killer:
             return
         await asyncio.wait([killing])
         exchange.close()
+
+    async def _note(self, exchange: Exchange, response: Response, begin: float) -> None:
+        job = await exchange.request.json()
+        made = json.loads(response.body) if response.status < 300 else {}
+        self.history.append(
+            Event(
+                key=job.get("customerReference", ""),
+                who="service",
+                what="made" if made else "refused",
+                job_id=made.get("id"),
+                begin=begin,
+                end=time.time(),
+            )
+        )
 
 
 def run_number(path: str) -> int:

@@ -893,14 +893,14 @@ class CheckOfAsset:
             self.counts["twice"] += 1
             recorded_at = self.seen[key].recorded_at
             if recorded_at < event.at - 2 and self.mode != "two":
-                self.wrong.append(f"{key} again at {event.at:.0f}, recorded {recorded_at:.0f}")
+                self.wrong.append(f"form {key} again at {event.at:.0f}, recorded {recorded_at:.0f}")
         elif form.updated is not None and updated < self.newest.get(form.id, 0.0):
             self.counts["backwards"] += 1
             if self.mode not in ("strict", "two") and not self._is_repeated(event, form):
-                self.wrong.append(f"{key} after a newer version")
+                self.wrong.append(f"form {key} after a newer version")
         self.seen[key] = event
         if form.time is not None and form.time < self.asset.first_possible():
-            self.wrong.append(f"{key} before the floor")
+            self.wrong.append(f"form {key} before the floor")
         self.newest[form.id] = max(self.newest.get(form.id, 0.0), updated)
 
     def _is_repeated(self, event, form):
@@ -922,9 +922,8 @@ class CheckOfAsset:
             if (form.id, form.version) not in self.seen:
                 self.counts["lost"] += 1
                 since = form.time - BASE
-                self.wrong.append(
-                    f"{form.id} of {since:.0f} (floor {floor - BASE:.0f}) never emitted"
-                )
+                of_form = f"form {form.id} of {since:.0f} s (floor {floor - BASE:.0f} s)"
+                self.wrong.append(f"{of_form} never emitted")
 
     def _due_forms(self, floor):
         """Return the forms that should have been emitted by the end of the day."""

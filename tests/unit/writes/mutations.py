@@ -6,8 +6,15 @@ A mutant is made of a rule's syntax tree, so that no test depends on how a rule 
 import ast
 import inspect
 import textwrap
+from collections import namedtuple
+from dataclasses import replace
 
-from fsm_provider.writes import ledger
+import pytest
+
+from fsm_provider.writes import ledger, runner
+from fsm_provider.writes.attempt import WriteAttempt
+from fsm_provider.writes.ledger import LedgerEntry
+from tests.unit.writes.model import SCENARIOS, Model
 
 
 class Condition:
@@ -17,11 +24,12 @@ class Condition:
     ``if`` or a comparison in an assignment, has both.
     """
 
-    def __init__(self, rule, number, constants, text):
+    def __init__(self, rule, number, constants, node):
         self.rule = rule
         self.number = number
         self.constants = constants
-        self.text = text
+        self.text = ast.unparse(node)
+        self.line = rule.__code__.co_firstlineno + node.lineno - 1
 
     @property
     def name(self):
@@ -90,6 +98,145 @@ def conditions_of(rule):
     """Return the conditions of a rule, in the order of a walk through its tree."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(rule)))
     return [
-        Condition(rule, number, constants, ast.unparse(node))
+        Condition(rule, number, constants, node)
         for number, (node, constants) in enumerate(nodes_of(tree))
     ]
+
+
+NEEDED = {
+    "claim": [
+        "two attempts",
+        "create",
+        "impatient",
+        "two headers, impatient",
+        None,
+        "impatient",
+        "token",
+        "create",
+        "two attempts",
+        "token",
+        "create",
+    ],
+    "record_success": [None, "create", "late, forgotten", "late, forgotten", "create"],
+    "record_refusal": ["late, forgotten", "create", "sent, forgotten"],
+    "record_lost_response": ["create twice"],
+    "mark_conflict": [None, None],
+    "record_lookup": ["find, by hand, edited", None, "two keys, find"],
+    "settle": [
+        "late, forgotten",
+        "late, forgotten",
+        "late, forgotten",
+        "late, forgotten",
+        "late, forgotten",
+        "late, forgotten",
+        "late, forgotten",
+        "settle, create",
+    ],
+    "forget": ["sent, forgotten", "late, forgotten", "late, forgotten", "sent, forgotten"],
+}
+"""By rule, for each of its conditions: a scenario in which something goes wrong without it.
+
+Without those of None nothing does:
+- ``claim``: an entry with the owner that was seen is never ``sending`` again, once it was not.
+- ``record_success``: what is not done has no result that a success could be equal to.
+- ``mark_conflict``: the model's service gives two writes one id only if they are one to it.
+- ``record_lookup``: a late success, which keeps the owner, is of the job that was looked up.
+"""
+
+
+def all_conditions():
+    conditions = []
+    for rule in ledger.RULES:
+        conditions += conditions_of(rule)
+    return conditions
+
+
+CONDITIONS = {condition.name: condition for condition in all_conditions()}
+SCENARIO_OF = {
+    f"{rule} {number}": scenario
+    for rule, scenarios in NEEDED.items()
+    for number, scenario in enumerate(scenarios)
+}
+
+
+# What goes wrong without a condition: in words, and the steps that lead there.
+Broken = namedtuple("Broken", "what steps")
+
+
+def broken_without(name):
+    """Return what breaks without a condition; None if nothing does.
+
+    Something goes wrong, or else what may happen does not happen any more.
+    """
+    condition = CONDITIONS[name]
+    scenario = SCENARIOS[SCENARIO_OF[name]]
+    happened = []
+    for mutant in condition.mutants():
+        model = Model(**scenario)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ledger, condition.rule.__name__, mutant)
+            wrong, _ = model.check(first=True)
+        for what in sorted(wrong):
+            return Broken(what, wrong[what])
+        happened.append(model.happened)
+    complete = Model(**scenario)
+    complete.check()
+    for labels in happened:
+        missing = sorted(complete.happened - labels)
+        if missing:
+            return Broken(f"NEVER: {missing[0]}", missing)
+    return None
+
+
+def broken_by(change, name):
+    """Return what goes wrong in a scenario after another change; None if nothing does."""
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch)
+        wrong, _ = Model(**SCENARIOS[name]).check(first=True)
+    for what in sorted(wrong):
+        return Broken(what, wrong[what])
+    return None
+
+
+def look_up_at_once(patch):
+    patch.setattr(LedgerEntry, "lease_left", 0.0)
+
+
+def send_within_the_lease(patch):
+    """Claim what may be under way, as if it was not."""
+    look_up_at_once(patch)
+    claim = ledger.claim
+
+    def claim_at_once(proposed, seen, lease, entry):
+        after = claim(proposed, seen, lease, replace(entry, lease_until=0))
+        return entry if after.lease_until == 0 else after
+
+    patch.setattr(ledger, "claim", claim_at_once)
+
+
+def say_what_was_put_in(patch):
+    patch.setattr(WriteAttempt, "matches_intent", True)
+
+
+def create_twice(patch):
+    take = runner.Runner._take_end
+
+    def take_and_allow(by, write, *end):
+        take(by, write, *end)
+        write.resend_allowed = write.resend_allowed or write.is_lost
+
+    patch.setattr(runner.Runner, "_take_end", take_and_allow)
+
+
+def outlive_the_lease(patch):
+    patch.setattr(Model, "fence", False)
+
+
+OTHER_RULES = {
+    "what may be under way is looked up": (look_up_at_once, "find, by hand"),
+    "a lease is not awaited": (send_within_the_lease, "find, create"),
+    "the content is not compared": (say_what_was_put_in, "edited"),
+    "a lost response is sent again": (create_twice, "create"),
+    "a request outlives its lease": (outlive_the_lease, "settle"),
+}
+"""By what is broken: how, and a scenario in which something goes wrong then."""
