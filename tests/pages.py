@@ -19,7 +19,6 @@ _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<kind>[^\n]*)\n(?P<text>(?s:.*?))^(?P=indent)```$",
     re.MULTILINE,
 )
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -63,22 +62,17 @@ def all_blocks(page: Path) -> Iterator[Block]:
         )
 
 
+def prose(page: Path) -> str:
+    """Give the text of a page without its code, its tables and its comments."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    return re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+
+
 def block_with(text: str, kind: str, page: Path) -> str:
     """Give the only block of this kind on a page that has a text."""
     (block,) = [block for block in blocks(kind, pages=[page]) if text in block.text]
     return block.text
-
-
-def words_of(page: Path) -> int:
-    """Count the words of a page, with its code, tables and diagrams."""
-    return len(page.read_text().split())
-
-
-def words_of_prose(page: Path) -> int:
-    """Count the words that a reader of a page reads: no code, table, diagram or comment."""
-    text = _COMMENT.sub("", _FENCE.sub("", page.read_text()))
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("|")]
-    return len(" ".join(lines).split())
 
 
 def commands_with_output(page: Path, name: str) -> list[tuple[list[str], str]]:
