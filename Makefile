@@ -7,6 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 DEMO_INSTALLED := $(if $(wildcard $(INSTALLED)),$(INSTALLED),.venv/.demo-installed)
 RELEASE := build/release-venv
+MERMAID := build/mermaid/mermaid.min.js
 KILLS := $(wildcard tests/unit/*/test_*_kills.py)
 # The tests start many Pythons.
 export PYTHONDONTWRITEBYTECODE =
@@ -124,11 +125,17 @@ snippets: $(INSTALLED) ## Write into the pages what they show of tested code
 	@$(BIN)/python -m tests.snippets
 
 docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a warning or a broken link fails the build
+	@[ -e $(MERMAID) ] || $(MAKE) --silent $(MERMAID) || echo "without npm, the pages show the text of their diagrams" >&2
 	@rm -rf build/docs/html
 	@$(<D)/bin/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going \
 		--builder html docs build/docs/html
 	@$(<D)/bin/python -m tests.links build/docs/html README.md CONTRIBUTING.md CHANGELOG.md
 	@echo "build/docs/html/index.html"
+
+# What draws the diagrams: fetched once. docs/_ext/diagrams.py knows its digest.
+$(MERMAID):
+	@mkdir -p $(@D) && cd $(@D) && npm pack --silent --fetch-retries 0 mermaid@11.16.0 > /dev/null && \
+	tar -xzf mermaid-11.16.0.tgz --strip-components 2 package/dist/mermaid.min.js && rm mermaid-11.16.0.tgz
 
 docs-links: build/docs-venv/.installed ## Follow the links that lead out of docs/, which needs the network
 	@$(<D)/bin/sphinx-build --quiet --fresh-env --builder linkcheck docs build/docs/linkcheck

@@ -23,7 +23,7 @@ author = "the authors of airflow-provider-fsm"
 copyright = "the authors of airflow-provider-fsm"
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "listings"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton", "diagrams", "listings"]
 exclude_patterns = ["_ext"]
 
 myst_heading_anchors = 4

@@ -66,7 +66,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
         "Empty: a listing without records.",
     )
     server_timezone: ZoneInfo = _setting(
-        ZoneInfo("UTC"), "Server time zone", "Of times without a zone."
+        ZoneInfo("UTC"), "Server time zone", "Of the service's times without a zone."
     )
     timeout: Positive = _setting(
         30,

@@ -2,7 +2,8 @@
 
 What stands for the reader's own service is a fake, and what stays up goes to the background. Of
 ``make``, which takes minutes, it is tried that the target is there, and of ``pip``, in
-``tests/unit/test_docs.py``, that the extras are. The quickstart is followed by ``tests/newcomer``.
+``tests/unit/test_docs.py``, that the extras are. An environment that a page makes is the one that
+runs this. The quickstart is followed by ``tests/newcomer``.
 """
 
 import json
@@ -30,6 +31,7 @@ TOKEN = "<ACCESS_TOKEN>"
 PREAMBLE = f"""\
 set -euo pipefail
 pip() {{ :; }}
+python3() {{ mkdir -p "$3/bin" && touch "$3/bin/activate"; }}
 make() {{ command make --dry-run --directory '{ROOT}' "$@" > /dev/null; }}
 """
 FAKE = re.compile(r"^(python -m fsm_provider fake .*)$", re.MULTILINE)

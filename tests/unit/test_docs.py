@@ -36,7 +36,7 @@ from fsm_provider.writes.sql_ledger import SqlLedger, scope_of
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
 from tests.monitoring.queries import dashboard_queries
-from tests.pages import DOCS, PAGES, ROOT, all_blocks, blocks
+from tests.pages import DOCS, PAGES, ROOT, all_blocks, blocks, prose
 from tests.snippets import rewritten
 from tests.unit.plugins import signing
 
@@ -47,7 +47,16 @@ OUTPUT = {"text"}
 RUN_IN_A_SHELL = {"bash", "console"}
 """By tests/system/test_docs.py."""
 RUN_IN_A_DATABASE = {"sql"}
-"""Those of ledger.md, here."""
+"""Those of tables.md, here."""
+DRAWN = {"mermaid"}
+"""By a code host, and by docs/_ext/diagrams.py; their form is checked here."""
+DIAGRAM_OF = {
+    "flowchart": re.compile(r"\w+(\W.*)? --+>(\|[^|]+\|)? \w+.*"),
+    "gantt": re.compile(r"(dateFormat|axisFormat|section) .+|[^:;#]+ :[^:;#]+"),
+    "stateDiagram-v2": re.compile(r"(direction (LR|TB)|(\[\*\]|\w+) --> \w+ : [^:;#]+)"),
+    "sequenceDiagram": re.compile(r"(participant|actor|loop|note|alt|else|end|\w+ ?-).*", re.I),
+}
+"""What each line of a diagram looks like, by the first word of the diagram."""
 
 
 def texts_of(*kinds: str, **where: Any) -> list[str]:
@@ -56,7 +65,7 @@ def texts_of(*kinds: str, **where: Any) -> list[str]:
 
 
 def test_every_block_is_run_or_a_part_of_what_is_tested():
-    kinds = CHECKED_HERE | OUTPUT | RUN_IN_A_SHELL | RUN_IN_A_DATABASE
+    kinds = CHECKED_HERE | OUTPUT | RUN_IN_A_SHELL | RUN_IN_A_DATABASE | DRAWN
     for block in blocks():
         assert block.kind in kinds, block
 
@@ -70,6 +79,18 @@ def test_python_runs_as_it_stands(block):
     exec(compile(block.text, block.page.name, "exec"), {})
 
 
+@pytest.mark.parametrize("block", blocks(*DRAWN), ids=str)
+def test_a_diagram_has_a_known_kind_and_closes_its_brackets(block):
+    first, *lines = block.text.splitlines()
+    form_of_line = DIAGRAM_OF[first.split()[0]]
+
+    for line in lines:
+        assert form_of_line.fullmatch(line.strip()), line
+        for opening, closing in ("[]", "{}", "()"):
+            assert line.count(opening) == line.count(closing), line
+        assert line.count("|") % 2 == line.count('"') % 2 == 0, line
+
+
 @pytest.mark.parametrize("block", blocks("json"), ids=str)
 def test_json_is_a_configuration_that_the_receiver_takes(block):
     assert ReceiverSettings.parse(block.text).endpoints
@@ -81,7 +102,7 @@ def test_the_statements_for_the_ledger_export_its_rows_and_delete_old_ones_of_ru
     task = Task("planned", "monday", "create")
     service = "https://api.example.com"
     by_key = scope_of(task, service, by_key=True)
-    export, delete = texts_of("sql", pages=[DOCS / "ledger.md"])
+    export, delete = texts_of("sql", pages=[DOCS / "tables.md"])
     stored = [("s", "old", "done"), ("s", "open", "uncertain"), (by_key, "kept", "done")]
 
     with engine.begin() as connection:
@@ -284,22 +305,37 @@ def test_the_table_of_folders_names_each_and_nothing_else():
     assert sorted(named) == sorted(folders | modules)
 
 
+def words_of(text: str) -> int:
+    return len(text.split())
+
+
 def test_the_pages_are_short():
-    """So that they are read: 22,000 words in all, and 4,000 about one subject."""
-    about_writes = ("jobs.md", "bulk.md", "ledger.md", "generic.md")
+    """So that they are read: 14,000 words of prose, and 26,000 with code, tables and diagrams."""
+    for_contributors = {"CONTRIBUTING.md", "architecture.md", "decisions.md"}
+    pages = [page for page in PAGES if page.name not in for_contributors]
+
+    assert sum(words_of(prose(page)) for page in pages) <= 14_000
+    assert sum(words_of(page.read_text()) for page in pages) <= 26_000
+
+
+def test_the_pages_about_one_subject_are_short():
+    """4,100 words each, with code, tables and diagrams."""
+    about_writes = ("jobs.md", "bulk.md", "ledger.md", "settle.md", "tables.md", "generic.md")
     about_forms = ("choose.md", "wait.md", "start.md")
 
-    for_contributors = {"CONTRIBUTING.md", "architecture.md", "decisions.md"}
+    for subject in (about_writes, about_forms):
+        assert sum(words_of((DOCS / name).read_text()) for name in subject) <= 4_100
 
-    words = {
-        page.name: len(page.read_text().split())
-        for page in PAGES
-        if page.name not in for_contributors
-    }
 
-    assert sum(words.values()) <= 22_000
-    assert sum(words[name] for name in about_writes) <= 4_000
-    assert sum(words[name] for name in about_forms) <= 4_000
+def test_prose_is_what_stands_outside_of_code_and_tables(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Two words.\n\n<!-- code: a.py b -->\n```python\nnot = these\n```\n\n"
+        "- An item:\n\n  ```text\n  nor these\n  ```\n\n| nor | these |\n|---|---|\n\n"
+        "```mermaid\nflowchart LR\n```\n\nThe end.\n"
+    )
+
+    assert prose(page).split() == ["Two", "words.", "-", "An", "item:", "The", "end."]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])

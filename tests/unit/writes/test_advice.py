@@ -338,7 +338,7 @@ def a_job_that_was_edited_is_another(place):
     "settle_if_uncertain",
     row="[look it up, settle it, and clear the task](jobs.md#when-a-job-is-uncertain)",
     jobs="Then clear the task.",
-    ledger="Record what you found, and clear the task:",
+    settle="Record what you found, and clear the task:",
 )
 def what_is_uncertain_is_settled_where_many_have_its_key(place):
     """The command says which of them is meant: other runs, tasks and map indexes have the key."""
@@ -726,7 +726,7 @@ def test_each_text_is_done():
     assert texts | functions | methods == done
 
 
-@pytest.mark.parametrize("page", ["bulk", "jobs", "ledger"])
+@pytest.mark.parametrize("page", ["bulk", "jobs", "settle"])
 def test_the_pages_say_what_is_done(page):
     text = " ".join((DOCS / f"{page}.md").read_text().split())
     for _, _, _, pages in WAYS.values():

@@ -261,7 +261,7 @@ class TestSettle:
 
     def test_the_commands_of_the_pages_do_what_they_show(self, service, store, run):
         shown = [
-            *commands_with_output(DOCS / "ledger.md", "ledger"),
+            *commands_with_output(DOCS / "settle.md", "ledger"),
             *commands_with_output(DOCS / "webhooks.md", "ledger"),
         ]
         leave_uncertain(service, store, create_job())
