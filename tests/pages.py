@@ -62,6 +62,13 @@ def all_blocks(page: Path) -> Iterator[Block]:
         )
 
 
+def prose(page: Path) -> str:
+    """Give the text of a page without its code, its tables and its comments."""
+    text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    return re.sub(r"^\|.*$", "", text, flags=re.MULTILINE)
+
+
 def block_with(text: str, kind: str, page: Path) -> str:
     """Give the only block of this kind on a page that has a text."""
     (block,) = [block for block in blocks(kind, pages=[page]) if text in block.text]
