@@ -38,6 +38,7 @@ from fsm_provider.writes.ledger import new_entry
 from fsm_provider.writes.sql_ledger import SqlLedger, scope_of
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
+from tests.listings import LISTINGS
 from tests.monitoring.queries import dashboard_queries
 from tests.pages import DOCS, PAGES, ROOT, all_blocks, blocks, prose
 from tests.snippets import rewritten
@@ -395,3 +396,12 @@ def test_promtool_is_given_each_query_of_the_dashboard():
         tested |= {query["expr"] for query in test["promql_expr_test"]}
 
     assert tested == set(dashboard_queries())
+
+
+def test_the_page_for_assistants_imports_each_public_class():
+    (names,) = texts_of("python", pages=[DOCS / "assistants.md"])
+
+    for kind in ("operators", "sensors", "transfers", "hooks"):
+        for line in LISTINGS[kind]():
+            name = line.split("`")[1]
+            assert re.search(rf"\b{name}\b", names), name
