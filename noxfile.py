@@ -151,5 +151,5 @@ def test(session: nox.Session, airflow: str, suite: str, *options: str) -> None:
 
 @nox.session(venv_backend="none")
 def tables(session: nox.Session) -> None:
-    """Write the results down, and the tables of docs/tested.md."""
+    """Write the results down, and the tables of docs/tested.md and docs/measured.md."""
     session.run(sys.executable, "-m", "tests.versions.report", external=True)

@@ -58,6 +58,7 @@ SUPERVISOR_MASKS = Capability(
     "3.3", "before Airflow 3.3 only the task itself masks what it is told to"
 )
 DEADLINES = Capability("3.1", "Airflow 3.0 has no deadline alerts")
+APPROVALS = Capability("3.1", "before Airflow 3.1 no task asks a person")
 CONCURRENT_MESSAGES = Capability("3.2", "before Airflow 3.2 only one thread asks the supervisor")
 LIGHT_PARSING = Capability("3.1", "before Airflow 3.1 an operator alone loads an HTTP library")
 THREADS = Capability("3.0", "Airflow 2 lets no other thread execute an operator")

@@ -1,7 +1,7 @@
 """PDFs of forms in ten layouts and three versions, and how many of them a reader reads.
 
 ``python -m tests.form_pdfs`` makes 500 of them by a seed, has the reader of the examples read
-them, and prints the table of ``docs/tested.md``; ``--folder`` keeps the files. Some are spoiled:
+them, and prints the table of ``docs/measured.md``; ``--folder`` keeps the files. Some are spoiled:
 scans, damaged files, a font that says other letters, a question that nobody knows, a stray note, an
 odd answer.
 """

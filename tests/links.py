@@ -35,7 +35,7 @@ class Markdown:
     """The same of a Markdown file, with the anchors that its headings have on GitHub."""
 
     def __init__(self, path: Path) -> None:
-        text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
+        text = re.sub(r"^ *```.*?^ *```$", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
         self.links: list[str] = re.findall(r"\]\(([^)\s]+)\)", text)
         self.anchors = {""}
         for heading in re.findall(r"^#+ (.*)$", text.lower(), re.MULTILINE):
@@ -89,7 +89,7 @@ def broken_below(start: Path) -> list[str]:
     if start.is_file():
         return list(broken(start, start.parent))
     links: list[str] = []
-    paths = [*start.rglob("*.html"), *start.rglob("llms.txt")]
+    paths = [*start.rglob("*.html"), *start.rglob("llms.txt"), *start.glob("*.md")]
     for path in sorted(paths):
         links += broken(path, start)
     return links

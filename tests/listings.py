@@ -7,14 +7,19 @@ is listed in two places.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from fsm_provider import api
 from fsm_provider.api import errors
+from fsm_provider.assets.forms import completed_forms
 from fsm_provider.provider_info import get_provider_info
+from fsm_provider.sensors.forms import FsmFormSensor
+from fsm_provider.testing import Engineer, FakeFieldService, faults
 
 MODULES_BESIDE = {
     "assets": ["fsm_provider.assets.forms"],
@@ -86,11 +91,94 @@ def error_classes() -> list[str]:
     return lines
 
 
+def arguments(thing: Any) -> list[str]:
+    """Make a table of the arguments of a class or a function: name, default, and what it is."""
+    meanings = meanings_for(thing)
+    lines = ["| argument | default | meaning |", "|---|---|---|"]
+    for parameter in own_parameters(thing):
+        meaning = meanings[parameter.name]
+        lines.append(f"| `{parameter.name}` | {default_of(parameter)} | {meaning} |")
+    return lines
+
+
+def own_parameters(thing: Any) -> list[inspect.Parameter]:
+    """Give the parameters that a class or a function names itself."""
+    parameters: list[inspect.Parameter] = []
+    # The signature of an operator is that of Airflow, which wraps the function.
+    function = inspect.unwrap(thing.__init__) if inspect.isclass(thing) else thing
+    for parameter in inspect.signature(function).parameters.values():
+        is_named = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if is_named and parameter.name != "self":
+            parameters.append(parameter)
+    return parameters
+
+
+def default_of(parameter: inspect.Parameter) -> str:
+    """Give the default of a parameter as one would write it."""
+    default = parameter.default
+    if default is parameter.empty:
+        return "required"
+    if isinstance(default, timedelta):
+        return f"{default.days} days"
+    if isinstance(default, str | int | float | tuple) or default is None:
+        return f"`{default!r}`".replace("'", '"')
+    is_own = type(default).__module__.startswith("fsm_provider")
+    return f"`{type(default).__name__}()`" if is_own else "`...`"
+
+
+def meanings_for(thing: Any) -> dict[str, str]:
+    """Give the first sentence of what docstrings say of each parameter; a class has its bases'."""
+    meanings: dict[str, str] = {}
+    for owner in getattr(thing, "__mro__", (thing,)):
+        docstring = inspect.getdoc(owner) or ""
+        for name, text in re.findall(
+            r"^:param (\w+): ((?:.+\n?)(?:^ +.+\n?)*)", docstring, re.MULTILINE
+        ):
+            meanings.setdefault(name, first_sentence(" ".join(text.split())))
+    return meanings
+
+
+def first_sentence(text: str) -> str:
+    """Give the first sentence of a docstring's text, for a cell of a table."""
+    without_notes = re.sub(r" \(templated[^)]*\)", "", text)
+    sentence, *_ = re.split(r"\.(?= [A-Z]|$)", without_notes, maxsplit=1)
+    return without_roles(sentence).replace("``", "`").replace("|", "\\|")
+
+
+def fault_classes() -> list[str]:
+    """Make a table of the faults: how each is made, and what it does."""
+    lines = ["| fault | effect |", "|---|---|"]
+    for name in public_faults():
+        thing = getattr(faults, name)
+        given: list[str] = []
+        for parameter in own_parameters(thing):
+            default = default_of(parameter).strip("`")
+            given.append(parameter.name if default == "required" else f"{parameter.name}={default}")
+        effect = first_sentence(summary_for(thing))
+        lines.append(f"| `{name}({', '.join(given)})` | {effect} |")
+    return lines
+
+
+def public_faults() -> list[str]:
+    """Name the faults that a test plays, but for their base and what plays them."""
+    names: list[str] = []
+    for name in faults.__all__:
+        is_played = inspect.isclass(getattr(faults, name)) and name not in ("Exchange", "Fault")
+        if is_played:
+            names.append(name)
+    return names
+
+
 LISTINGS = {
     "operators": partial(classes, "operators"),
     "sensors": partial(classes, "sensors"),
     "transfers": partial(classes, "transfers"),
     "hooks": partial(classes, "hooks"),
     "errors": error_classes,
+    "sensor-arguments": partial(arguments, FsmFormSensor),
+    "asset-arguments": partial(arguments, completed_forms),
+    "fake-arguments": partial(arguments, FakeFieldService),
+    "engineer-arguments": partial(arguments, Engineer),
+    "faults": fault_classes,
 }
 """What makes the lines of each list, by the name that a page gives it."""

@@ -16,6 +16,7 @@ from importlib.metadata import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
+from shutil import copyfile
 from typing import Any, ForwardRef, is_typeddict
 
 from docutils import nodes
@@ -409,7 +410,7 @@ def is_module(dotted: str) -> bool:
 
 
 def write_llms_txt(app: Sphinx, error: Exception | None) -> None:
-    """Write ``llms.txt``: title and first sentence of each page, in the order of the contents."""
+    """Write ``llms.txt``: title and first sentence of each page as Markdown, in their order."""
     if error or app.builder.name != "html":
         return
     lines = [
@@ -423,12 +424,43 @@ def write_llms_txt(app: Sphinx, error: Exception | None) -> None:
     for page in app.env.toctree_includes["index"]:
         title = app.env.titles[page].astext()
         sentence = first_sentence(app.env.get_doctree(page))
-        lines.append(f"- [{title}]({page}.html): {sentence}")
+        suffix = "md" if (DOCS / f"{page}.md").exists() else "html"
+        lines.append(f"- [{title}]({page}.{suffix}): {sentence}")
     lines += ["", "## API reference", ""]
     for path in sorted(REFERENCE.glob("*.rst")):
         module = path.stem
         lines.append(f"- [{module}](reference/{module}.html)")
     (Path(app.outdir) / "llms.txt").write_text("\n".join(lines) + "\n")
+
+
+def copy_markdown(app: Sphinx, error: Exception | None) -> None:
+    """Put each page as Markdown beside the built one, and what it links to below ``source``."""
+    if error or app.builder.name != "html":
+        return
+    folder = Path(app.outdir)
+    for page in DOCS.glob("*.md"):
+        text = page.read_text()
+        if page.name == "changelog.md":
+            text = (DOCS.parent / "CHANGELOG.md").read_text()
+        text = re.sub(
+            r"\]\((?P<path>[^)#:\s]+)(?P<anchor>#[^)\s]+)?\)",
+            lambda link: f"]({target_beside(link['path'], folder)}{link['anchor'] or ''})",
+            text,
+        )
+        (folder / page.name).write_text(text)
+
+
+def target_beside(path: str, folder: Path) -> str:
+    """Return where a link of a page leads from its copy; a file that is no page is copied, too."""
+    target = (DOCS / path).resolve()
+    if target.parent == DOCS:
+        return path.replace(".rst", ".html")
+    if not target.is_file():
+        return path
+    copied = Path("source") / target.relative_to(DOCS.parent)
+    (folder / copied).parent.mkdir(parents=True, exist_ok=True)
+    copyfile(target, folder / copied)
+    return copied.as_posix()
 
 
 def first_sentence(document: nodes.document) -> str:
@@ -463,4 +495,5 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("doctree-read", link_public_names)
     app.connect("missing-reference", leave_internals_plain)
     app.connect("build-finished", write_llms_txt)
+    app.connect("build-finished", copy_markdown)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -129,7 +129,7 @@ class FormFilterArguments:
     :param job_id: forms of one job.
     :param created_since: created at or after this time: ISO 8601 or a datetime, UTC unless it has a
         zone.
-    :param updated_since: last updated at or after this time, as for ``created_since``.
+    :param updated_since: last updated at or after this time.
     :param form_category: category of the form, checked by the service only.
     :param form_name_id: identifier of the form's name, checked by the service only.
     :param created_by_type: type of the creator.

@@ -18,6 +18,11 @@ from tests.system.examples import WITH_LEDGER
 from tests.system.local_airflow import AIRFLOW, LocalAirflow
 
 RECIPES = ROOT / "tests" / "recipes"
+NOT_HERE = {
+    "one_run_for_each_form": "forms start it: test_one_run_for_each_form.py",
+    "jobs_that_are_approved": "a person answers it: test_approved_jobs.py",
+    "read_scan": "it needs a model",
+}
 
 
 def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_path: Path) -> None:
@@ -54,7 +59,7 @@ def test_what_the_pages_show_of_the_operators_runs(airflow: LocalAirflow, tmp_pa
 
 
 def copy_recipes(dags_folder: Path, tmp_path: Path, properties: list[int]) -> list[str]:
-    """Copy the recipes that nothing but a person starts, and give the ids of their DAGs."""
+    """Copy the recipes that run by themselves once they are started, and give their DAGs' ids."""
     replaced = {
         "/data/": f"{tmp_path}/",
         "list(range(1, 51))": str(properties),
@@ -63,9 +68,9 @@ def copy_recipes(dags_folder: Path, tmp_path: Path, properties: list[int]) -> li
     }
     dag_ids = []
     for path in sorted(RECIPES.glob("[a-z]*.py")):
-        recipe = path.read_text()
-        if "completed_forms" in recipe:
+        if path.stem in NOT_HERE:
             continue
+        recipe = path.read_text()
         for old, new in replaced.items():
             recipe = recipe.replace(old, new)
         if path.stem == "planned_maintenance_loop":

@@ -1,6 +1,7 @@
 """What the pages show is run, or a part of what is tested; what they quote is in the code."""
 
 import ast
+import inspect
 import json
 import os
 import re
@@ -23,18 +24,21 @@ from fsm_provider.api.forms import FORM_FILTERS, for_xcom
 from fsm_provider.api.models import Usage, wire_name
 from fsm_provider.api.payloads import JOB_FIELDS
 from fsm_provider.api.request import ApiRequest
+from fsm_provider.assets.forms import completed_forms
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.operators.jobs import JobOutcome
 from fsm_provider.plugins.webhooks.settings import ReceiverSettings, WebhookEndpoint
 from fsm_provider.provider_info import get_provider_info
+from fsm_provider.sensors.forms import FsmFormSensor
 from fsm_provider.state.database import METADATA
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.state.task import Task
-from fsm_provider.testing import FakeFieldService
+from fsm_provider.testing import Engineer, FakeFieldService, faults
 from fsm_provider.writes.ledger import new_entry
 from fsm_provider.writes.sql_ledger import SqlLedger, scope_of
 from tests.capabilities import ASSETS, TASK_SDK
 from tests.links import broken_below
+from tests.listings import LISTINGS
 from tests.monitoring.queries import dashboard_queries
 from tests.pages import DOCS, PAGES, ROOT, all_blocks, blocks, prose
 from tests.snippets import rewritten
@@ -279,6 +283,49 @@ def test_the_page_of_the_service_names_each_filter_of_the_forms():
     assert named == FORM_FILTERS
 
 
+@pytest.mark.parametrize(
+    ("page", "name", "thing"),
+    [
+        ("wait.md", "sensor-arguments", FsmFormSensor),
+        ("start.md", "asset-arguments", completed_forms),
+        ("testing.md", "fake-arguments", FakeFieldService),
+        ("testing.md", "engineer-arguments", Engineer),
+    ],
+)
+def test_a_table_of_arguments_is_the_signature(page, name, thing):
+    text = (DOCS / page).read_text().split(f"<!-- list: {name} -->\n\n", 1)[1]
+    table = text.partition("\n\n")[0]
+    own = inspect.unwrap(thing.__init__) if inspect.isclass(thing) else thing
+    optional = {}
+    for parameter in inspect.signature(own).parameters.values():
+        if parameter.kind is not parameter.VAR_KEYWORD and parameter.name != "self":
+            optional[parameter.name] = parameter.default
+
+    shown = dict(re.findall(r"^\| `(\w+)` \| (.+?) \| \S", table, re.MULTILINE))
+
+    assert list(shown) == list(optional)
+    for argument, default in optional.items():
+        if isinstance(default, str | float) or default is None:
+            assert ast.literal_eval(shown[argument].strip("`")) == default
+        elif default is inspect.Parameter.empty:
+            assert shown[argument] == "required"
+
+
+def test_the_table_of_faults_makes_each_with_its_arguments():
+    text = (DOCS / "testing.md").read_text().split("<!-- list: faults -->\n\n", 1)[1]
+    shown = dict(re.findall(r"^\| `(\w+)\((.*)\)` \| \S", text.partition("\n\n")[0], re.MULTILINE))
+
+    made = {}
+    for name in faults.__all__:
+        thing = getattr(faults, name)
+        if inspect.isclass(thing) and thing not in (faults.Fault, faults.Exchange):
+            made[name] = thing
+    assert set(shown) == set(made)
+    for name, fault in made.items():
+        written = [part.partition("=")[0] for part in shown[name].split(", ") if part]
+        assert written == list(inspect.signature(fault).parameters)
+
+
 def test_the_page_of_the_jobs_names_each_field_of_a_payload():
     table = section("jobs.md", "Fields of a job")
 
@@ -387,3 +434,12 @@ def test_promtool_is_given_each_query_of_the_dashboard():
         tested |= {query["expr"] for query in test["promql_expr_test"]}
 
     assert tested == set(dashboard_queries())
+
+
+def test_the_page_for_assistants_imports_each_public_class():
+    (names,) = texts_of("python", pages=[DOCS / "assistants.md"])
+
+    for kind in ("operators", "sensors", "transfers", "hooks"):
+        for line in LISTINGS[kind]():
+            name = line.split("`")[1]
+            assert re.search(rf"\b{name}\b", names), name

@@ -126,11 +126,10 @@ def _counts(result: dict[str, Any] | None) -> str:
     return f"{result['passed']}/{result['failed']}/{result['skipped']}"
 
 
-def tables(results: dict[str, Any]) -> str:
-    return f"{short_table(results)}\n\n{long_table(results)}"
-
-
-DOCUMENTS = {ROOT / "docs" / "tested.md": tables}
+DOCUMENTS = {
+    ROOT / "docs" / "tested.md": short_table,
+    ROOT / "docs" / "measured.md": long_table,
+}
 
 
 def between_markers(text: str, table: str) -> str:

@@ -1,6 +1,6 @@
 """What the client promises for each fault, request and phase: the table that the test runs.
 
-``python -m tests.unit.api.fault_matrix`` prints it as the table in docs/tested.md.
+``python -m tests.unit.api.fault_matrix`` prints it as the table in docs/measured.md.
 """
 
 from collections.abc import Callable

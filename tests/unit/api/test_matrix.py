@@ -22,7 +22,7 @@ from tests.unit.api.fault_matrix import (
     as_table,
 )
 
-TABLES = Path(__file__).parents[3] / "docs" / "tested.md"
+TABLES = Path(__file__).parents[3] / "docs" / "measured.md"
 PATHS = {"GET": "/forms", "POST": "/properties/7/jobs"}
 CALLS = {"first call": {"call": 1}, "second page": {"call": 2}, "every call": {"every": True}}
 PAGES = 3

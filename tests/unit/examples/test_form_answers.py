@@ -45,7 +45,7 @@ class TestReader:
         assert {answer.question: answer.answer for answer in answers} == expected
 
     def test_it_reads_most_pdfs_of_each_layout_and_files_nothing_that_is_wrong(self):
-        """The 500 of ``docs/tested.md`` have another seed: ``python -m tests.form_pdfs``."""
+        """The 500 of ``docs/measured.md`` have another seed: ``python -m tests.form_pdfs``."""
         verdicts = {layout.__name__: [] for layout in LAYOUTS}
         for made in made_pdfs(100, seed=1):
             verdicts[made.layout].append(verdict(made))

@@ -5,7 +5,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from tests.capabilities import ASSETS
+from tests.capabilities import APPROVALS, ASSETS
 from tests.pages import ROOT
 
 RECIPES = ROOT / "tests" / "recipes"
@@ -16,6 +16,10 @@ def test_a_recipe_imports_and_is_shown(recipe):
     text = recipe.read_text()
     if "completed_forms" in text:
         ASSETS.require()
+    if "operators.hitl" in text:
+        APPROVALS.require()
+    if "providers.common.ai" in text:
+        pytest.importorskip("airflow.providers.common.ai", reason="needs common-ai")
 
     exec(compile(text, recipe.name, "exec"), {})
 
