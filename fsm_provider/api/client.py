@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from pydantic import SecretStr
 
 from fsm_provider.api import errors, models
-from fsm_provider.api.forms import FORM_FILTERS, FormFilter, FormFilters, matching_forms
+from fsm_provider.api.forms import (
+    ALL_FILTERS,
+    FORM_FILTERS,
+    FormFilter,
+    FormFilters,
+    matching_forms,
+)
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
@@ -25,7 +31,7 @@ from fsm_provider.api.request import SAFE_METHODS, ApiRequest, TimeLimit
 from fsm_provider.api.retry import RetryState
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttling import reserve_time
-from fsm_provider.api.validation import ResultT, parse_params, parse_path
+from fsm_provider.api.validation import ResultT, check_arguments, parse_params, parse_path
 
 if TYPE_CHECKING:
     from fsm_provider.api.downloads import PdfLimits
@@ -87,6 +93,7 @@ class FsmClient:
         :raises FsmInputError: at once, naming a filter of the wrong type; other errors: during
             iteration.
         """
+        check_arguments("list_forms", ["params", *ALL_FILTERS], filters)
         wanted = FormFilter(**filters)
         pages = self.form_pages(wanted, params).pages_with_warning()
         return chain.from_iterable(matching_forms(pages, wanted))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import wraps
+from inspect import signature
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from urllib.parse import quote
 
 from airflow.providers.common.compat.sdk import AirflowOptionalProviderFeatureException
@@ -17,6 +19,7 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 from fsm_provider.api.forms import FormFilter, FormReference, normalize_name, parse_reference_time
 from fsm_provider.api.validation import (
     JsonObject,
+    check_arguments,
     parse_count,
     parse_identifiers,
     parse_names,
@@ -47,10 +50,26 @@ DEFINED_TWICE = (
     "or give one another name"
 )
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _with_hints(function: Callable[P, R]) -> Callable[P, R]:
+    """Have a function name each argument that it does not have, and what may have been meant."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        check_arguments(function.__name__, signature(function).parameters, kwargs)
+        return function(*args, **kwargs)
+
+    return call
+
+
 _defined: dict[str, list[JsonObject]] = {}
 """The questions of the assets that this process has defined, by name."""
 
 
+@_with_hints
 def completed_forms(
     name: str,
     *,
