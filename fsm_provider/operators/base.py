@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -36,8 +36,14 @@ class _OperatorType(_AirflowsType):
     Airflow checks arguments before a constructor of ours runs.
     """
 
+    __init__: Any
     __mro__: Any
     takes_a_job: bool
+
+    @property
+    def __signature__(cls) -> Any:
+        """That of the constructor, which the method below would hide."""
+        return signature(partial(cls.__init__, None))
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         try:
