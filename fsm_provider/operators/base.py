@@ -36,14 +36,13 @@ class _OperatorType(_AirflowsType):
     Airflow checks arguments before a constructor of ours runs.
     """
 
-    __init__: Any
     __mro__: Any
     takes_a_job: bool
 
     @property
     def __signature__(cls) -> Any:
         """That of the constructor, which the method below would hide."""
-        return signature(partial(cls.__init__, None))
+        return signature(partial(cls.__init__, None))  # type: ignore[misc]
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         try:
