@@ -84,10 +84,11 @@ def oldest(session: nox.Session) -> None:
 @nox.session
 @EACH_ON_OLDEST_PYTHON
 def kit(session: nox.Session, airflow: str) -> None:
-    """Run DAGs that completed forms start with the testing kit."""
+    """Run the project of docs/testing.md, and DAGs that completed forms start."""
     # Before Airflow 3.3 each task is slow.
     install(session, airflow)
-    test(session, airflow, "kit", "tests/versions/test_form_runs.py")
+    project = "tests/system/test_testing_kit.py"
+    test(session, airflow, "kit", "--noconftest", project, "tests/versions/test_form_runs.py")
 
 
 @nox.session

@@ -13,6 +13,8 @@ from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+UNREADABLE = "is set, but cannot be read: it should be JSON, with double quotes, or a URI"
+
 
 def context_for_current_task() -> Context | None:
     from airflow.providers.common.compat.sdk import get_current_context
@@ -53,10 +55,10 @@ def _first_poll_in_database(context: Context) -> datetime | None:
     return None if first is None else first.start_date
 
 
-def explain_not_found(conn_id: str, error: AirflowNotFoundException) -> AirflowNotFoundException:
+def explain_not_found(conn_id: str) -> AirflowNotFoundException:
     """Return why Airflow does not find a connection: its environment variable may be malformed."""
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
-    if not os.environ.get(variable):
-        return error
-    problem = "is set, but cannot be read: it should be JSON, with double quotes, or a URI"
-    return AirflowNotFoundException(f"connection '{conn_id}': {variable} {problem}")
+    problem = f"is not defined where this runs: add it in Airflow, or set {variable}"
+    if os.environ.get(variable):
+        problem = f"{variable} {UNREADABLE}"
+    return AirflowNotFoundException(f"connection '{conn_id}': {problem}")

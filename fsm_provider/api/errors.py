@@ -18,6 +18,7 @@ __all__ = [
     "FsmForbiddenError",
     "FsmInputError",
     "FsmKeyInUseError",
+    "FsmMethodError",
     "FsmNotFoundError",
     "FsmNotPdfError",
     "FsmNotSentError",
@@ -269,6 +270,12 @@ class FsmNotFoundError(_PermanentApiError):
         )
 
 
+class FsmMethodError(_PermanentApiError):
+    """405 Method not allowed."""
+
+    hint = "the path does not take this method: check method and path"
+
+
 class FsmConflictError(_PermanentApiError):
     """409 Conflict. What was to be written may already exist, through another request."""
 
@@ -302,6 +309,7 @@ _CLASSES = {
     401: FsmUnauthorisedError,
     403: FsmForbiddenError,
     404: FsmNotFoundError,
+    405: FsmMethodError,
     409: FsmConflictError,
     422: FsmUnprocessableEntityError,
     429: FsmRateLimitedError,

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, from_json, to_json
 
-from fsm_provider.api.errors import IF_NO_FORMS, FsmResponseError
+from fsm_provider.api.errors import IF_NO_FORMS, FsmInputError, FsmResponseError
 from fsm_provider.api.models import Page, Record, RecordT, wire_name
 from fsm_provider.api.validation import SURROGATE, shown
 
@@ -22,6 +22,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 Path = tuple[str | int, ...]
 """Where a value is in parsed JSON: names of fields and indexes of lists, from the outermost on."""
 EMPTY = (b"", b"null", b"{}")
+NO_LISTING = (
+    "path: returned one record, and no listing: use FsmRequestOperator, or single=True of "
+    "FsmRecordSensor"
+)
 _DATE_TIME = TypeAdapter(datetime)
 _logged: set[Hashable] = set()
 
@@ -56,6 +60,8 @@ def parse_page(
         size = f"the body ({len(body)} bytes) is not JSON with an array 'data'"
         raise FsmResponseError(f"page {number} is no listing: {size}; {IF_NO_FORMS} empty")
     page = parse_json(body)
+    if model is None and isinstance(page, dict) and "id" in page:
+        raise FsmInputError(NO_LISTING)
     if not isinstance(page, dict) or not isinstance(page.get("data"), list):
         raise FsmResponseError(f"page {number} is no listing: it has no array 'data'")
     records = page["data"]

@@ -35,9 +35,10 @@ from fsm_provider.api.models import (
     Webhook,
     wire_name,
 )
-from fsm_provider.api.parsing import parse_record
+from fsm_provider.api.parsing import parse_record, warn_once
 from fsm_provider.api.redaction import TOKEN_LENGTH
 from fsm_provider.api.request import ApiRequest, write_json
+from fsm_provider.api.settings import is_readable_on_the_way
 from fsm_provider.api.validation import (
     FOUND_NOTHING,
     HALF_A_CHARACTER,
@@ -86,6 +87,10 @@ _Decimal = StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$")
 _Complete = AfterValidator(_check_characters)
 
 EXTRA_FIELDS = "extra_fields"
+HTTP_TARGET = (
+    "webhook.target_url: with http, deliveries and a token in the URL can be read on the way: use "
+    "https"
+)
 
 
 class JobCreate(_Payload):
@@ -232,7 +237,10 @@ class WebhookCreate(_Payload):
         watched = info.data.get("object")
         for event_type in value:
             if watched and not re.fullmatch(rf"{watched}\.[^\s,]+", event_type):
-                raise ValueError(f"{event_type!r} is not of the form {watched}.<event>")
+                raise ValueError(
+                    f"{event_type!r} is not of the form {watched}.<event>, as its object is "
+                    f"{watched!r}"
+                )
         if len(set(value)) < len(value):
             raise ValueError("an event type is given twice")
         return value
@@ -244,6 +252,8 @@ class WebhookCreate(_Payload):
         is_web = parts.scheme in ("http", "https") and parts.hostname
         if not is_web or not value.isprintable() or " " in value:
             raise ValueError("is not an absolute http(s) URL")
+        if is_readable_on_the_way(parts):
+            warn_once(logger, ("http", parts.netloc), HTTP_TARGET)
         return value
 
     def query(self) -> JsonObject:
@@ -296,12 +306,17 @@ def read_webhook(asked: WebhookCreate, values: Any, timezone: tzinfo) -> Webhook
     return webhook
 
 
+_OF_A_JOB = (
+    f". What belongs in a job: {', '.join(dict.fromkeys(JOB_FIELDS.values()))}; what is not "
+    f"specified goes under its {EXTRA_FIELDS}"
+)
+"""What a message says of the fields that there are; likewise ``_OF_A_WEBHOOK``."""
+_OF_A_WEBHOOK = f". What belongs in a webhook: {', '.join(WebhookCreate.model_fields)}"
+_UNKNOWN = "is not known here, or is given in both spellings, as userGroupID and user_group_id are"
 _MESSAGES = {
-    "extra_forbidden": "is not known here. What belongs in a job: "
-    f"{', '.join(dict.fromkeys(JOB_FIELDS.values()))}; what is not specified goes under its "
-    "extra_fields",
     "string_pattern_mismatch": "should be an amount such as '120' or '99.50', as text or Decimal",
     "string_unicode": HALF_A_CHARACTER,
+    "too_short": "is an empty list",
 }
 
 
@@ -328,7 +343,17 @@ def check(
             return (what, names[location])
         return (what, *location)
 
-    return validated(model.model_validate, payload, place_of=place_of, messages=_MESSAGES)
+    known = _OF_A_WEBHOOK if model is WebhookCreate else _OF_A_JOB
+    messages = {**_MESSAGES, "extra_forbidden": f"{_UNKNOWN}{known}"}
+    try:
+        return validated(model.model_validate, payload, place_of=place_of, messages=messages)
+    except FsmInputError as error:
+        raise FsmInputError(_said_once(error.message, known)) from None
+
+
+def _said_once(text: str, clause: str) -> str:
+    """Return a text that says a clause once, at its end."""
+    return text.replace(clause, "") + clause if clause in text else text
 
 
 def warn_of_nothing(asked: JobRequest) -> None:
@@ -337,7 +362,9 @@ def warn_of_nothing(asked: JobRequest) -> None:
         text = getattr(asked.job, name)
         if text in NOTHING:
             problem = FOUND_NOTHING.format(text)
-            logger.warning("%s of a job at property %s %s", name, asked.property_id, problem)
+            logger.warning(
+                "job.%s at property %s %s. It is sent as it is", name, asked.property_id, problem
+            )
 
 
 def check_job_requests(
@@ -375,5 +402,5 @@ def check_job_requests(
                     f"jobs[{index}]: is equal to jobs[{first}]: leave one out, or give both keys"
                 )
     if problems:
-        raise FsmInputError("\n".join(problems))
+        raise FsmInputError(_said_once("\n".join(problems), _OF_A_JOB))
     return checked

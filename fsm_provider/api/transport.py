@@ -243,7 +243,11 @@ class Transport:
             return FsmInputError(
                 "the request, or the proxy's URL, user or password, is not valid HTTP"
             )
-        hint = "; does the host speak http?" if "WRONG_VERSION_NUMBER" in str(cause) else ""
+        hint = (
+            "; if it speaks http, begin host with http://"
+            if "WRONG_VERSION_NUMBER" in str(cause)
+            else ""
+        )
         host = before_path(exchange.url)
         return FsmConnectionError(f"{host} was not reached: {cause}{hint}")
 

@@ -7,22 +7,33 @@ rendered; it raises an FsmInputError that names the argument, and quotes no reco
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import wraps
+from inspect import signature
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from unicodedata import normalize
 from urllib.parse import unquote
 
 from fsm_provider.api.errors import FsmInputError
 
 ResultT = TypeVar("ResultT")
+ParamsT = ParamSpec("ParamsT")
 JsonObject = dict[str, Any]
 """JSON values by their names."""
 Location = tuple[int | str, ...]
 """Where a value is in a model: names of fields, and indices of lists, from the outermost."""
 
+OTHER_NAMES = {
+    "created_since": "since",
+    "data": "json",
+    "deferrable": "mode",
+    "http_conn_id": "fsm_conn_id",
+    "url": "target_url",
+}
+"""What arguments of other operators are called here, to hint at them."""
 MAX_PDF_BYTES = 100 * 2**20
 MAX_PDF_SECONDS = 600  # for all requests of a PDF: 175 kB/s for the largest
 NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
@@ -58,9 +69,41 @@ _PYDANTICS_WORDS = re.compile("^(Value error, |Input )|, unable to .*| or instan
 _MESSAGES = {
     "missing": "is missing",
     "string_too_short": "is empty",
-    "string_pattern_mismatch": "holds a character that is not allowed there",
     "extra_forbidden": "is not a setting",
+    "string_pattern_mismatch": "holds a character that is not allowed there",
 }
+
+
+def check_arguments(
+    owner: str, known: Collection[str], given: Iterable[str], in_job: Collection[str] = ()
+) -> None:
+    """Check the names of arguments.
+
+    :param in_job: the names of what belongs in the argument ``job``.
+    :raises FsmInputError: names each argument that the owner does not have.
+    """
+    from difflib import get_close_matches
+
+    problems = []
+    for name in sorted(set(given).difference(known)):
+        close = get_close_matches(OTHER_NAMES.get(name, name), known, n=1, cutoff=0.6)
+        hint = f": did you mean {close[0]}?" if close else ""
+        if name in in_job:
+            hint = ": it belongs in job"
+        problems.append(f"{name}: is not an argument of {owner}{hint}")
+    if problems:
+        raise FsmInputError("; ".join(problems))
+
+
+def with_hints(function: Callable[ParamsT, ResultT]) -> Callable[ParamsT, ResultT]:
+    """Have a function name each argument that it does not have, and what may have been meant."""
+
+    @wraps(function)
+    def call(*args: ParamsT.args, **kwargs: ParamsT.kwargs) -> ResultT:
+        check_arguments(function.__name__, signature(function).parameters, kwargs)
+        return function(*args, **kwargs)
+
+    return call
 
 
 def pluralize(number: int, noun: str) -> str:

@@ -24,6 +24,7 @@ from fsm_provider.api.validation import (
     parse_seconds,
     parse_text,
     parse_time,
+    with_hints,
 )
 
 if TYPE_CHECKING:
@@ -47,10 +48,12 @@ DEFINED_TWICE = (
     "or give one another name"
 )
 
+
 _defined: dict[str, list[JsonObject]] = {}
 """The questions of the assets that this process has defined, by name."""
 
 
+@with_hints
 def completed_forms(
     name: str,
     *,

@@ -114,8 +114,12 @@ def conn_id_parser(prog: str, description: str) -> argparse.ArgumentParser:
     """Return the parser of a command about one connection, ``fsm_conn_id``."""
     examples = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
     parser = argparse.ArgumentParser(prog, None, description, examples, formatter_class=_RAW)
-    text = "the connection; default: %(default)s"
-    parser.add_argument("fsm_conn_id", nargs="?", default="fsm_default", help=text)
+    text = "the connection; default: fsm_default"
+    # The option's default is that of both.
+    parser.add_argument("fsm_conn_id", nargs="?", default=argparse.SUPPRESS, help=text)
+    parser.add_argument(
+        "--conn-id", dest="fsm_conn_id", default="fsm_default", metavar="ID", help="the same"
+    )
     return parser
 
 

@@ -1,7 +1,6 @@
 """Check what the provider needs, part by part: ``python -m fsm_provider doctor``."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 from fsm_provider.api.redaction import printable
@@ -52,14 +51,10 @@ def _check(fsm_conn_id: str) -> int:
     return exit_code
 
 
-def _get_hook(fsm_conn_id: str) -> Any:
-    from fsm_provider.hooks.connection import hook_on, read_connection_outside_of_tasks
-
-    return hook_on(read_connection_outside_of_tasks(fsm_conn_id))
-
-
 def _check_connection(fsm_conn_id: str) -> str:
-    is_well, text = _get_hook(fsm_conn_id).test_connection()
+    from fsm_provider.hooks.connection import hook_outside_of_tasks
+
+    is_well, text = hook_outside_of_tasks(fsm_conn_id).test_connection()
     if not is_well:
         raise FsmRefusedError(text)
     return str(text)
@@ -67,8 +62,9 @@ def _check_connection(fsm_conn_id: str) -> str:
 
 def _check_clock(fsm_conn_id: str) -> str:
     from fsm_provider.commands.probe import Probe
+    from fsm_provider.hooks.connection import hook_outside_of_tasks
 
-    finding = Probe(_get_hook(fsm_conn_id).settings).find_timezone()
+    finding = Probe(hook_outside_of_tasks(fsm_conn_id).settings).find_timezone()
     if not finding.settings:
         raise FsmRefusedError(finding.evidence)
     return f"server_timezone is {finding.settings['server_timezone']}: {finding.evidence}"

@@ -82,8 +82,8 @@ def read_connection_outside_of_tasks(conn_id: str) -> Connection:
 
     try:
         return StoredConnection.get_connection_from_secrets(conn_id)
-    except AirflowNotFoundException as error:
-        raise explain_not_found(conn_id, error) from None
+    except AirflowNotFoundException:
+        raise explain_not_found(conn_id) from None
 
 
 def fsm_conn_ids() -> list[str]:
@@ -102,6 +102,11 @@ def fsm_conn_ids() -> list[str]:
         if name.startswith(ENVIRONMENT_PREFIX) and _IS_OURS.match(value):
             conn_ids.add(name.removeprefix(ENVIRONMENT_PREFIX).lower())
     return sorted(conn_ids)
+
+
+def hook_outside_of_tasks(conn_id: str) -> Any:
+    """Return the hook of a connection in a command, as :func:`hook_on` does."""
+    return hook_on(read_connection_outside_of_tasks(conn_id))
 
 
 def hook_on(stored: Connection) -> Any:

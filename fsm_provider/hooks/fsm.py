@@ -15,16 +15,17 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHo
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_2_PLUS
 
 from fsm_provider.api.client import FsmClient, Headers, Params
-from fsm_provider.api.errors import FsmApiError, FsmError
+from fsm_provider.api.errors import FsmApiError, FsmNoLedgerError
 from fsm_provider.api.forms import parse_form
 from fsm_provider.api.listing import DEFAULT_MAX_PAGES
 from fsm_provider.api.models import LIST_FORMS, AssetDynamicField, Form, Job, Record, Webhook
 from fsm_provider.api.settings import Settings
-from fsm_provider.api.validation import JsonObject, pluralize
+from fsm_provider.api.validation import JsonObject, pluralize, with_hints
 from fsm_provider.compat import context_for_current_task, explain_not_found
-from fsm_provider.hooks.connection import CONN_TYPE, settings_from
+from fsm_provider.hooks.connection import CONN_TYPE, hook_outside_of_tasks, settings_from
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.provider_info import get_provider_info
+from fsm_provider.user_errors import text_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import ObjectStoragePath
@@ -95,10 +96,11 @@ class FsmHook(BaseHook):
         try:
             with SUPERVISOR_LOCK:
                 connection = self.get_connection(self.fsm_conn_id)
-        except AirflowNotFoundException as error:
-            raise explain_not_found(self.fsm_conn_id, error) from None
+        except AirflowNotFoundException:
+            raise explain_not_found(self.fsm_conn_id) from None
         return settings_from(connection)
 
+    @with_hints
     def list_forms(
         self,
         *,
@@ -333,25 +335,47 @@ class FsmHook(BaseHook):
         return stored
 
     def test_connection(self) -> tuple[bool, str]:
-        """List a page of forms, and a second one if any: it checks the cursor parameter."""
+        """List a page of forms, and a second one if any; open the ledger, which creates nothing.
+
+        The second page checks the cursor parameter.
+        """
         try:
             pages = self.client.pages(LIST_FORMS.path, model=LIST_FORMS.response)
             first = next(pages)
             second = next(pages, None)
-        except FsmError as error:
+            ledger = self._try_ledger()
+        except Exception as error:
             if isinstance(error, FsmApiError):
                 # The host may be one that only Airflow reaches: its body is not for who tests.
                 error = replace(error, body_excerpt="")
+            text = text_of(error)
+            if text is None:
+                raise
             # Airflow's UI tests a copy of the connection under a temporary name.
             name = f"connection '{self.fsm_conn_id}'"
-            return False, str(error).removeprefix(f"{name}: ").replace(f"; {name}", "")
+            return False, text.removeprefix(f"{name}: ").replace(f"; {name}", "")
         if second is None:
             forms = pluralize(len(first.data), "form")
             return True, (
                 f"The token is accepted. There is one page, of {forms}, so whether the cursor "
-                f"parameter '{self.settings.cursor_param}' is right could not be tried."
+                f"parameter '{self.settings.cursor_param}' is right could not be tried.{ledger}"
             )
-        return True, "The token is accepted, and the second page of forms followed the first."
+        return True, (
+            f"The token is accepted, and the second page of forms followed the first.{ledger}"
+        )
+
+    def _try_ledger(self) -> str:
+        """Open the database that the connection names, if any; return what to say of it."""
+        state_conn_id = self.settings.state_conn_id
+        if state_conn_id is None:
+            return ""
+        from fsm_provider.state.database import open_database
+
+        try:
+            open_database(state_conn_id, hook_outside_of_tasks, create=False).dispose()
+        except FsmNoLedgerError as error:
+            return f" In state_conn_id {error}: the first task that writes makes it."
+        return f" The ledger of state_conn_id '{state_conn_id}' can be read."
 
     @classmethod
     def get_ui_field_behaviour(cls) -> JsonObject:

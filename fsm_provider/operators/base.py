@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.validation import JsonObject, parse_path, refuse_none
+from fsm_provider.api.validation import JsonObject, check_arguments, parse_path, refuse_none
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
+    from airflow.sdk.bases.operator import BaseOperatorMeta as _AirflowsType
 
     from fsm_provider.api.forms import FormFilter
     from fsm_provider.hooks.fsm import FsmHook
+else:
+    _AirflowsType = type(BaseOperator)
 
 MAX_SHOWN_FAILURES = 20
-OTHER_NAMES = {"created_since": "since", "data": "json", "http_conn_id": "fsm_conn_id"}
-"""What arguments of other operators are called here, to hint at them."""
 OptionParsers = dict[str, Callable[[str, Any], Any]]
 """A parser for each option: a function of the option's name and value."""
 
@@ -29,7 +30,37 @@ OptionParsers = dict[str, Callable[[str, Any], Any]]
 PATH: OptionParsers = {"path": lambda _, value: parse_path(value)}
 
 
-class FsmBaseOperator(BaseOperator):
+class _OperatorType(_AirflowsType):
+    """The type of the operators: it names each argument that an operator does not have.
+
+    Airflow checks arguments before a constructor of ours runs.
+    """
+
+    __mro__: Any
+    takes_a_job: bool
+
+    @property
+    def __signature__(cls) -> Any:
+        """That of the constructor, which the method below would hide."""
+        return signature(partial(cls.__init__, None))  # type: ignore[misc]
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except (TypeError, AirflowException):
+            from fsm_provider.api.payloads import JOB_FIELDS
+
+            known: set[str] = set()
+            for base in cls.__mro__:
+                known.update(signature(base.__init__).parameters)
+            given = [name for name in kwargs if not name.startswith("_")]  # which are Airflow's
+            in_job = JOB_FIELDS if cls.takes_a_job else ()
+            with bad_arguments_refused():
+                check_arguments(cls.__name__, known, given, in_job)
+            raise
+
+
+class FsmBaseOperator(BaseOperator, metaclass=_OperatorType):
     """Base of the operators.
 
     A constructor checks the options that are no templates, with :meth:`options`. Airflow renders
@@ -46,13 +77,7 @@ class FsmBaseOperator(BaseOperator):
     """A parser for each option, which may have been a template."""
 
     def __init__(self, *, fsm_conn_id: str = "fsm_default", **kwargs: Any) -> None:
-        try:
-            super().__init__(**kwargs)
-        except (TypeError, AirflowException):
-            problems = _unknown_arguments(type(self), kwargs)
-            if problems:
-                raise FsmArgumentError(problems) from None
-            raise
+        super().__init__(**kwargs)
         self.fsm_conn_id = fsm_conn_id
 
     def execute(self, context: Context) -> Any:
@@ -96,28 +121,6 @@ class FsmBaseOperator(BaseOperator):
         from fsm_provider.hooks.fsm import FsmHook
 
         return FsmHook(self.fsm_conn_id)
-
-
-def _unknown_arguments(operator: type[FsmBaseOperator], arguments: Iterable[str]) -> str:
-    """Describe the arguments that an operator does not have; empty if it has them all."""
-    from difflib import get_close_matches
-
-    from fsm_provider.api.payloads import JOB_FIELDS
-
-    known: set[str] = set()
-    for cls in operator.__mro__:
-        constructor = vars(cls).get("__init__")
-        if constructor is not None and cls is not object:
-            known.update(signature(constructor).parameters)
-    known -= {"self", "kwargs"}
-    problems = []
-    for name in sorted(set(arguments) - known):
-        close = get_close_matches(OTHER_NAMES.get(name, name), known, n=1, cutoff=0.7)
-        hint = f": did you mean {close[0]}?" if close else ""
-        if operator.takes_a_job and name in JOB_FIELDS:
-            hint = ": it belongs in job"
-        problems.append(f"{name}: is not an argument of {operator.__name__}{hint}")
-    return "; ".join(problems)
 
 
 class FormFilterArguments:
@@ -194,6 +197,12 @@ def permanent_errors_fail_the_task() -> Iterator[None]:
             # Without its cause, which Airflow would log as a second error.
             raise AirflowFailException(str(error)) from None
         raise
+
+
+def push_xcom(context: Context, key: str, value: Any) -> None:
+    """Push an XCom; do nothing if the operator is called by hand, where there is no task."""
+    if "ti" in context:
+        context["ti"].xcom_push(key=key, value=value)
 
 
 def fail_in_part(

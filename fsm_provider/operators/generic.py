@@ -94,7 +94,10 @@ class FsmRequestOperator(FsmWriteOperator):
         path = parse_path(self.path)
         body = parse_json("json", self.json)
         if self.method == "GET":
-            return self.hook.request("GET", path, self.query_params, body, headers=self.headers)
+            result = self.hook.request("GET", path, self.query_params, body, headers=self.headers)
+            if isinstance(result, dict) and "pagination" in result:
+                self.log.warning("%s is a listing: FsmListOperator returns all its pages", path)
+            return result
         from fsm_provider.writes.attempt import WriteAttempt
         from fsm_provider.writes.ledger import new_entry
 

@@ -30,6 +30,7 @@ from fsm_provider.operators.base import (
     bad_arguments_refused,
     fail_in_part,
     is_literal,
+    push_xcom,
 )
 from fsm_provider.operators.writes import STOPPED, FsmWriteOperator
 from fsm_provider.state.task import Task
@@ -170,8 +171,7 @@ class FsmCreateJobOperator(FsmJobOperator):
         write = self.plan(task, asked, asked.request(), task.place)
         [job] = self.write_once(context, task, [write])
         self.made = job
-        if "ti" in context:
-            context["ti"].xcom_push(key="id", value=job["id"])
+        push_xcom(context, "id", job["id"])
         web_url = self.hook.settings.web_url
         if web_url:
             links = job.get("links")
@@ -272,8 +272,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self.log.info("%s%s", "Dry run: " if is_dry_run else "", summary)
         failed = [outcome for outcome in outcomes if outcome["outcome"] not in MADE]
         if failed and not is_dry_run:
-            if "ti" in context:
-                context["ti"].xcom_push(key="return_value", value=outcomes)
+            push_xcom(context, "return_value", outcomes)
             is_failure = _is_failure(options["fail_on"], outcomes)
             self._fail_or_go_on(context, runner, failed, summary, is_failure)
         return outcomes

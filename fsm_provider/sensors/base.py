@@ -21,19 +21,25 @@ from airflow.providers.common.compat.sdk import (
     BaseSensorOperator,
 )
 
-from fsm_provider.api.errors import FsmError
+from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.validation import JsonObject, ResultT, parse_seconds
 from fsm_provider.compat import first_poll_of
 from fsm_provider.operators.base import (
+    FsmArgumentError,
     FsmBaseOperator,
     bad_arguments_refused,
     permanent_errors_fail_the_task,
+    push_xcom,
 )
 from fsm_provider.polling.limits import give_up_at, in_daemon_thread, pause_after
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, PokeReturnValue
 
+MODES = (
+    "mode: should be poke or reschedule; to wait in the triggerer, FsmFormSensor takes "
+    "deferrable=True"
+)
 SHORTEST_POLL = 10.0
 """Seconds that a poll may take at least, also at the end of the wait."""
 
@@ -56,6 +62,8 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
     """
 
     def __init__(self, *, failure_tolerance: timedelta | float = 600.0, **kwargs: Any) -> None:
+        if kwargs.get("mode") == "deferrable":
+            raise FsmArgumentError(MODES)
         super().__init__(**kwargs)
         self._has_begun = False
         self._is_first_process = True  # in reschedule mode: of its first poll
@@ -86,6 +94,8 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         with permanent_errors_fail_the_task():
+            if self.reschedule and "ti" not in context:
+                raise FsmInputError("mode: reschedule needs a task; by hand, use poke")
             target = self.begin(context)
         if not self._has_begun:
             self._begin_waiting(target, context)
@@ -96,7 +106,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 raise
             parts = [f"waited for {target}", self._missing["text"], self._problem, self._hint]
             text = "; ".join(filter(None, parts))
-            context["ti"].xcom_push(key="missing", value={**self._missing, "text": text})
+            push_xcom(context, "missing", {**self._missing, "text": text})
             waited = timedelta(seconds=round(time.time() - self._began))
             raise type(error)(f"Sensor has timed out after {waited}: {text}") from None
 

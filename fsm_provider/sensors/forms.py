@@ -25,6 +25,7 @@ from fsm_provider.api.validation import (
     JsonObject,
     parse_choice,
     parse_count,
+    parse_flag,
     parse_identifier,
     parse_time,
     pluralize,
@@ -126,12 +127,12 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self.created_by_id = created_by_id
         self.query_params = query_params
         self.xcom = xcom
-        self.deferrable = deferrable
         self._wait_state: WaitState | None = None  # of a deferrable sensor, since its first poll
         self._clock_offset: float | None = 0.0  # by which ``since`` is moved; None: not known yet
         with bad_arguments_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
+            self.deferrable = parse_flag("deferrable", deferrable)
             for name, identifier in (("job", job_id), ("property", property_id)):
                 if getattr(self, name) is not None and identifier is not None:
                     raise FsmInputError(
@@ -310,7 +311,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             since = created
             if created is None:
                 # A run that an asset or a hand has triggered has no data interval.
-                since = context.get("data_interval_start") or context["dag_run"].run_after
+                since = context.get("data_interval_start")
+                if since is None and "dag_run" not in context:
+                    raise FsmInputError("since: is missing: only a task has a run that gives it")
+                since = since or context["dag_run"].run_after
                 self._clock_offset = None
         if since is None:
             return None

@@ -13,6 +13,7 @@ from fsm_provider.api.validation import (
     NOTHING,
     JsonObject,
     parse_count,
+    parse_flag,
     parse_names,
     parse_params,
     pluralize,
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 MAX_SHOWN_FIELDS = 10
+LACKS_FIELD = (
+    "predicate: raised KeyError %s. The record has %s: where it may lack a field, use "
+    "record.get(%s)"
+)
 
 
 def _parse_query(name: str, value: Any) -> JsonObject:
@@ -90,10 +95,10 @@ class FsmRecordSensor(FsmBaseSensor):
         self.path = path
         self.predicate = predicate
         self.query_params = query_params
-        self.single = single
         self.minimum_records = minimum_records
         self.fields = fields
         with bad_arguments_refused():
+            self.single = parse_flag("single", single)
             if not callable(predicate):
                 raise FsmInputError(
                     f"predicate: should be a function, not {type(predicate).__name__}"
@@ -143,7 +148,11 @@ class FsmRecordSensor(FsmBaseSensor):
 
         :raises FsmInputError: if it is no bool. A coroutine, or a text of the record, would count.
         """
-        answer = self.predicate(record)
+        try:
+            answer = self.predicate(record)
+        except KeyError as error:
+            self.log.error(LACKS_FIELD, error, _fields_of(record), error)
+            raise
         if isinstance(answer, bool):
             return answer
         answer_type = type(answer)
@@ -166,9 +175,12 @@ class FsmRecordSensor(FsmBaseSensor):
         is_text_or_number = isinstance(identifier, int | str) and not isinstance(identifier, bool)
         if is_text_or_number and identifier != "":
             return str(identifier)
-        shown = ", ".join(list(record)[:MAX_SHOWN_FIELDS]) or "none"
         hint = ". If this is a listing, leave out single=True" if self.single else ""
         raise FsmInputError(
             f"fields: {where} has no integer or text as {field!r}: let the first of fields be "
-            f"one that identifies each record; it has {shown}{hint}"
+            f"one that identifies each record; it has {_fields_of(record)}{hint}"
         )
+
+
+def _fields_of(record: JsonObject) -> str:
+    return ", ".join(list(record)[:MAX_SHOWN_FIELDS]) or "none"

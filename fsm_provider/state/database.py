@@ -198,8 +198,8 @@ def _read_connection(
             url = _url_of_file(connection, prefix)
         else:
             url = hook.get_sqlalchemy_engine({"hide_parameters": True}).url
-    except AirflowNotFoundException as error:
-        text = f"state_conn_id: {explain_not_found(state_conn_id, error)}"
+    except AirflowNotFoundException:
+        text = f"state_conn_id: {explain_not_found(state_conn_id)}"
         raise AirflowNotFoundException(text) from None
     except Exception as error:
         is_package_missing = isinstance(error, ImportError | NoSuchModuleError)

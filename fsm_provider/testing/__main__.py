@@ -103,6 +103,15 @@ def parse_arguments(arguments: Sequence[str] | None, prog: str) -> argparse.Name
         "may be repeated",
     )
     parser.add_argument(
+        "--asset-field",
+        dest="asset_fields",
+        action="append",
+        type=_asset_field,
+        default=[],
+        metavar="NAME=VALUE,VALUE",
+        help="an asset dynamic field and its values; may be repeated",
+    )
+    parser.add_argument(
         "--form-after",
         type=_number(float, 0),
         metavar="SECONDS",
@@ -183,7 +192,11 @@ def main(
 
     # A ledger or a watermark knows the identifiers of an earlier fake.
     id_offset = 10_000 * secrets.randbelow(200_000)
-    service = _make_service(options, id_offset)
+    try:
+        service = _make_service(options, id_offset)
+    except ValueError as error:
+        print(f"--fail {str(error).partition('. ')[0]}", file=sys.stderr)
+        return 2
     try:
         service.start()
     except OSError as error:
@@ -192,6 +205,8 @@ def main(
     with service:
         if options.deliver:
             service.add_webhook(options.deliver, options.signing_secret)
+        for name, values in options.asset_fields:
+            service.add_asset_dynamic_field(name, values=values)
         for job_id, (property_id, name) in enumerate(options.forms, start=id_offset + 1):
             service.add_form(
                 job_id=job_id,
@@ -293,6 +308,13 @@ def _form(text: str) -> tuple[int, str]:
     if not name.strip():
         raise argparse.ArgumentTypeError(f"should be PROPERTY:NAME, not {text!r}")
     return _number(int, 0)(property_id), name
+
+
+def _asset_field(text: str) -> tuple[str, list[str]]:
+    name, _, values = text.partition("=")
+    if not name.strip():
+        raise argparse.ArgumentTypeError(f"should be NAME=VALUE,VALUE, not {text!r}")
+    return name, [value for value in values.split(",") if value]
 
 
 def _answer(text: str) -> tuple[str, str]:

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 
-from fsm_provider.testing.faults import Fault
-from fsm_provider.testing.script import Script, ScriptedFault
+from fsm_provider.testing.faults import Fault, Status
+from fsm_provider.testing.script import ROUTES, Script, ScriptedFault, may_match
 from fsm_provider.testing.server import BackgroundServer
 
 
@@ -38,6 +38,9 @@ class FakeFaults:
             service.fail("GET", "/forms", faults.Status(503), calls=(1, 2))
             service.fail("*", "*", faults.Status(429, retry_after=1), every=True)
 
+        A path that the fake does not have is answered by a ``faults.Status`` below 300; then other
+        faults of that path may be scripted, too.
+
         :param method: e.g. ``GET``; ``*`` is any.
         :param path_pattern: relative to the base URL; ``*`` matches anything.
         :param fault: one of :mod:`fsm_provider.testing.faults`, or your own.
@@ -45,6 +48,7 @@ class FakeFaults:
         :param calls: the calls that fail, e.g. ``(1, 3)`` or ``range(2, 5)``.
         :param every: whether every call fails.
         :return: the scripted fault, whose ``hits`` says how often it was played.
+        :raises ValueError: if nothing answers a request that matches.
         """
         if isinstance(fault, type):
             raise TypeError(f"{fault.__name__} is the class of a fault; pass an instance")
@@ -59,9 +63,28 @@ class FakeFaults:
             failing_calls = (call,)
         elif calls is None and not every:
             failing_calls = (1,)
+        is_answer = isinstance(fault, Status) and fault.status < 300
+        if not is_answer:
+            self._check_that_it_may_match(method, path_pattern)
         scripted = ScriptedFault(method, path_pattern, fault, failing_calls)
         self._script.add(scripted)
         return scripted
+
+    def _check_that_it_may_match(self, method: str, path_pattern: str) -> None:
+        answered = [*ROUTES, *(scripted.route for scripted in self._script.faults)]
+        for route in answered:
+            if may_match(*route, method_pattern=method, path_pattern=path_pattern):
+                return
+        listed = ", ".join(f"{method} {path}" for method, path in answered)
+        raise ValueError(
+            f"{method} {path_pattern}: the fake answers no such request, only {listed}. Answer it "
+            f"first: fail({method!r}, {path_pattern!r}, faults.Status(200, body=...), every=True)"
+        )
+
+    @property
+    def unused_faults(self) -> list[ScriptedFault]:
+        """The scripted faults that no call has met so far."""
+        return [scripted for scripted in self._script.faults if not scripted.hits]
 
     def clear_faults(self) -> None:
         """Remove all scripted faults; one that is being played continues."""

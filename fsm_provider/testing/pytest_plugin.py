@@ -6,12 +6,14 @@ Airflow nor FastAPI before a test asks for a fixture.
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from fsm_provider.testing.service import FakeFieldService
 
 DAGS_FOLDER = "fsm_dags_folder"
+LEDGER = "fsm_fake_ledger"
+"""The id of the connection to the ledger of a test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,9 +74,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def fake_field_service(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[FakeFieldService]:
     """Serve the field-service API for one test, without records, at AIRFLOW_CONN_FSM_DEFAULT.
+
+    The connection has a ledger in a SQLite file of the test, so each write is sent once, on every
+    version of Airflow. A fault that was never used is a warning at the end of the test.
 
     A marker names another connection, and passes parameters to ``FakeFieldService``::
 
@@ -90,8 +97,14 @@ def fake_field_service(
         parameters |= marker.kwargs
     fsm_conn_id = parameters.pop("fsm_conn_id", "fsm_default")
     with FakeFieldService(**parameters) as service:
-        monkeypatch.setenv(f"AIRFLOW_CONN_{fsm_conn_id.upper()}", service.connection_json())
+        connection = service.connection()
+        connection["extra"]["state_conn_id"] = LEDGER
+        ledger = {"conn_type": "sqlite", "host": str(tmp_path / "fsm_ledger.db")}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{fsm_conn_id.upper()}", json.dumps(connection))
+        monkeypatch.setenv(f"AIRFLOW_CONN_{LEDGER.upper()}", json.dumps(ledger))
         yield service
+        for fault in service.unused_faults:
+            warnings.warn(f"A fault of fake_field_service was never used: {fault}", stacklevel=1)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Container
 from fnmatch import fnmatchcase
@@ -14,6 +15,33 @@ def matches(method: str, path: str, *, method_pattern: str, path_pattern: str) -
     if not fnmatchcase(method, method_pattern.upper()):
         return False
     return fnmatchcase(path, path_pattern)
+
+
+ROUTES = (
+    ("GET", "/assetDynamicFieldValues"),
+    ("GET", "/forms"),
+    ("GET", "/forms/{form_id}/pdf"),
+    ("GET", "/jobs"),
+    ("GET", "/jobs/{job_id}"),
+    ("POST", "/properties/{property_id}/jobs"),
+    ("POST", "/settings/webhooks"),
+)
+"""The requests that the fake answers: method, and path below the base URL."""
+
+
+def may_match(method: str, path: str, *, method_pattern: str, path_pattern: str) -> bool:
+    """Return whether patterns match any request of a route.
+
+    :param path: of the route; a name in braces stands for any part.
+    """
+    # A path that the pattern matches: any character of a set, and any for a question mark.
+    example = re.sub(r"\[!?(.)[^]]*\]", r"\1", path_pattern).replace("?", "0")
+    parts = {"0", *re.findall(r"[^/*]+", example)}
+    for part in parts:
+        concrete = re.sub(r"\{\w+\}", part.replace("\\", ""), path)
+        if matches(method, concrete, method_pattern=method_pattern, path_pattern=example):
+            return True
+    return False
 
 
 class ScriptedFault:
@@ -33,6 +61,11 @@ class ScriptedFault:
     def __repr__(self) -> str:
         hits = f"{self.hits} hits in {self._count} calls"
         return f"<{self._method} {self._path}: {self.fault}, {hits}>"
+
+    @property
+    def route(self) -> tuple[str, str]:
+        """The patterns of method and path."""
+        return self._method, self._path
 
     def count(self, method: str, path: str) -> bool:
         """Count a request if it matches; return whether the fault is due."""
@@ -56,6 +89,12 @@ class Script:
         """Script a fault, with priority over earlier ones."""
         with self._changed:
             self._faults.insert(0, fault)
+
+    @property
+    def faults(self) -> list[ScriptedFault]:
+        """The faults, in the order in which they were scripted."""
+        with self._changed:
+            return self._faults[::-1]
 
     def clear(self) -> None:
         """Remove all faults."""

@@ -41,9 +41,20 @@ class ExportResult(TypedDict):
 def _parse_destination(name: str, value: Any) -> Any:
     refuse_none(name, value)
     if isinstance(value, str):
-        return parse_text(name, value)
-    if not isinstance(value, PathLike) and not hasattr(value, "protocol"):
+        value = parse_text(name, value)
+    elif not isinstance(value, PathLike) and not hasattr(value, "protocol"):
         raise FsmInputError(f"{name}: should be a path or a URL, not {type(value).__name__}")
+    text = str(value)
+    if not text.startswith("/") and "://" not in text:
+        raise FsmInputError(
+            f"{name}: {text} is relative, to a folder that depends on the worker: give an absolute "
+            "path, or a URL such as s3://bucket/forms"
+        )
+    if "?versionId=" in text:
+        raise FsmInputError(
+            f"{name}: {text} is one version of an object, which nothing can write: leave out "
+            "?versionId="
+        )
     return value
 
 
@@ -51,7 +62,8 @@ def _parse_file(name: str, value: Any) -> Any:
     file = _parse_destination(name, value)
     if str(file).rpartition(".")[2] not in FORMATS:
         raise FsmInputError(
-            f"{name}: {file} should be a file whose name ends in .jsonl, .csv or .parquet"
+            f"{name}: {file} should be a file whose name ends in .jsonl, .csv or .parquet, "
+            "in lower case"
         )
     return file
 

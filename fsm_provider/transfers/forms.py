@@ -18,6 +18,7 @@ from fsm_provider.operators.base import (
     OptionParsers,
     bad_arguments_refused,
     is_literal,
+    push_xcom,
 )
 from fsm_provider.transfers.base import (
     MAX_PAGES,
@@ -131,7 +132,7 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
         if transfer.interrupted:
             raise AirflowException("the task was stopped; a retry continues from here")
         if None in result["paths"]:
-            context["ti"].xcom_push(key="return_value", value=result)
+            push_xcom(context, "return_value", result)
             transfer.fail()
         return result
 

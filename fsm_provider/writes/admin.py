@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 from uuid import uuid4
 
 from fsm_provider.api.errors import FsmRefusedError
@@ -95,14 +94,11 @@ def open_place(
 
         yield AirflowLedgers(services, newest)
         return
-    from fsm_provider.hooks.connection import hook_on, read_connection_outside_of_tasks
+    from fsm_provider.hooks.connection import hook_outside_of_tasks
     from fsm_provider.state.database import open_database
     from fsm_provider.writes.sql_ledger import SqlLedgers
 
-    def get_hook(conn_id: str) -> Any:
-        return hook_on(read_connection_outside_of_tasks(conn_id))
-
-    engine = open_database(state_conn_id, get_hook, create=False)
+    engine = open_database(state_conn_id, hook_outside_of_tasks, create=False)
     try:
         yield SqlLedgers(engine, services)
     finally:

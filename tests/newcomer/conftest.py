@@ -32,7 +32,7 @@ DESTINATION = "/data/gas_safety_records"
 """Of the DAG in README."""
 OWN_SERVICE = (
     f"python -m fsm_provider fake --port {{port}} --token {OWN_TOKEN} --form-after 5 "
-    f"--page-size 20 --fail 'GET /users 403 always' --property 7 {'--form 7:Boiler ' * 30}"
+    f"--page-size 20 --fail 'GET /jobs 403 always' --property 7 {'--form 7:Boiler ' * 30}"
 )
 """Stands for the newcomer's own service: two pages of forms, one property; it refuses one path."""
 

@@ -117,7 +117,7 @@ COMMANDS = [
         text=PROBE,
         says=(
             "HOST was not reached",
-            "does the host speak http?",
+            "if it speaks http, begin host with http://",
         ),
     ),
     Mistake(
@@ -226,7 +226,7 @@ COMMANDS = [
         text=PROBE,
         says=(
             "connection_not_defined",
-            "isn't defined",
+            "is not defined",
         ),
     ),
     Mistake(
@@ -305,7 +305,10 @@ IMPORTS = [
     Mistake(
         name="property_for_property_id",
         text='FsmCreateJobOperator(task_id="t", property=7, job={})',
-        says=("missing keyword argument 'property_id'",),
+        says=(
+            "property: is not an argument of FsmCreateJobOperator",
+            "did you mean property_id?",
+        ),
     ),
     Mistake(
         name="tuples_as_jobs",
@@ -348,6 +351,37 @@ IMPORTS = [
         says=("row 1 (key 'a'): due: should be text or a number, not date: give its isoformat()",),
     ),
     # Forms.
+    Mistake(
+        name="name_of_a_sensor",
+        text='FsmFormSensor(task_id="t", property_id=7, form_name="Gas Safety Record")',
+        says=("form_name: is not an argument of FsmFormSensor: did you mean form_names?",),
+    ),
+    Mistake(
+        name="mode_deferrable",
+        text='FsmFormSensor(task_id="t", property_id=7, mode="deferrable")',
+        says=(
+            "mode: should be poke or reschedule",
+            "deferrable=True",
+        ),
+    ),
+    Mistake(
+        name="deferrable_in_words",
+        text='FsmFormSensor(task_id="t", property_id=7, deferrable="no")',
+        says=("deferrable: 'no' should be true or false",),
+    ),
+    Mistake(
+        name="relative_destination",
+        text='FsmFormsToObjectStorageOperator(task_id="t", destination="forms.csv")',
+        says=("destination: forms.csv is relative", "give an absolute path"),
+    ),
+    Mistake(
+        name="both_spellings",
+        text=(
+            'FsmCreateJobOperator(task_id="t", property_id=7, '
+            'job={"customerReference": "a", "customer_reference": "b"})'
+        ),
+        says=("job.customer_reference: is not known here, or is given in both spellings",),
+    ),
     Mistake(
         name="property_of_a_listing",
         text='FsmListFormsOperator(task_id="t", property=7)',
@@ -400,7 +434,7 @@ TASKS = [
         text='FsmListOperator(task_id="{name}", fsm_conn_id="fsm_defualt", path="/forms")',
         says=(
             "fsm_defualt",
-            "isn't defined",
+            "is not defined",
         ),
     ),
     Mistake(
@@ -413,7 +447,7 @@ TASKS = [
     ),
     Mistake(
         name="permission_that_lacks",
-        text='FsmListOperator(task_id="{name}", path="/users")',
+        text='FsmListOperator(task_id="{name}", path="/jobs")',
         says=(
             "HTTP 403",
             "the token lacks the permission, or a proxy or firewall refused the request",
@@ -426,7 +460,7 @@ TASKS = [
         says=(
             "state_conn_id",
             "fsm_ledgr",
-            "isn't defined",
+            "is not defined",
         ),
     ),
     Mistake(
@@ -477,6 +511,14 @@ TASKS = [
         name="more_jobs_than_allowed",
         text='FsmCreateJobsOperator(task_id="{name}", jobs=rows, max_jobs=1)',
         says=("max_jobs: 2 jobs are to be created, and one attempt may create 1: none was sent",),
+    ),
+    Mistake(
+        name="record_as_listing",
+        text=(
+            'job >> FsmListOperator(task_id="{name}", '
+            "path=\"/jobs/{{ ti.xcom_pull('job')['id'] }}\")"
+        ),
+        says=("path: returned one record, and no listing: use FsmRequestOperator",),
     ),
     Mistake(
         name="one_job_as_jobs",

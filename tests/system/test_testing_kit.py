@@ -1,4 +1,7 @@
-"""A user's project: its DAGs tested with the pytest plugin, and with a DAG that is broken."""
+"""A user's project: its DAGs tested with the pytest plugin, and with a DAG that is broken.
+
+It is the same on every version of Airflow, but that Airflow 2 has no DAG that forms start.
+"""
 
 import shutil
 import subprocess
@@ -7,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.capabilities import ASSETS
+
+STARTED_BY_FORMS = ("dags/remedial_work.py", "tests/test_remedial_work.py")
 KIT = Path(__file__).parent / "kit"
 LAST_LINE = "create_job >> wait_for_form\n"
 BROKEN = [
@@ -19,13 +25,16 @@ BROKEN = [
 @pytest.mark.parametrize(
     ("last_line", "options", "says"),
     [
-        (LAST_LINE, [], ["4 passed"]),
+        (LAST_LINE, [], ["4 passed" if ASSETS.is_there else "2 passed"]),
         ("create_job >> wait_for_forms\n", ["-k", "waits_for_its_form"], BROKEN),
     ],
     ids=["right", "broken"],
 )
 def test_a_project(tmp_path: Path, last_line: str, options: list[str], says: list[str]) -> None:
     shutil.copytree(KIT, tmp_path, dirs_exist_ok=True)
+    if not ASSETS.is_there:
+        for name in STARTED_BY_FORMS:
+            (tmp_path / name).unlink()
     dag_file = tmp_path / "dags" / "work_order.py"
     text = dag_file.read_text()
     dag_file.write_text(text.replace(LAST_LINE, last_line))

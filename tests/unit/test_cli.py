@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fsm_provider
-from fsm_provider.commands.cli import COMMANDS, main
+from fsm_provider.commands.cli import COMMANDS, conn_id_parser, main
 from tests.capabilities import PROVIDER_COMMANDS
 
 
@@ -169,3 +169,11 @@ def test_a_command_that_airflow_runs_returns_its_exit_code(airflow):
     assert refused.returncode == 2
     assert "no_such_connection" in refused.stderr
     assert refused.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "conn_id"),
+    [([], "fsm_default"), (["fsm_uk"], "fsm_uk"), (["--conn-id", "fsm_uk"], "fsm_uk")],
+)
+def test_doctor_and_probe_take_the_connection_as_ledger_does_too(arguments, conn_id):
+    assert conn_id_parser("prog", "").parse_args(arguments).fsm_conn_id == conn_id

@@ -57,7 +57,7 @@ def test_a_certificate_that_no_one_vouches_for_is_refused(secure):
 
 def test_a_host_that_speaks_http_is_guessed(service):
     base_url = service.base_url.replace("http:", "https:")
-    guess = r"WRONG_VERSION_NUMBER.*; does the host speak http\?$"
+    guess = r"WRONG_VERSION_NUMBER.*; if it speaks http, begin host with http://$"
 
     with pytest.raises(FsmConnectionError, match=guess):
         list_forms(base_url)

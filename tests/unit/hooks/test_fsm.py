@@ -11,6 +11,7 @@ from fsm_provider.api import FsmApiError, FsmInputError
 from fsm_provider.hooks.connection import settings_from
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.provider_info import get_provider_info
+from fsm_provider.state.database import open_database
 from fsm_provider.testing import faults
 from tests.unit.conftest import TOKEN
 
@@ -266,17 +267,63 @@ def test_a_variable_that_airflow_cannot_read_is_named_without_its_text(service, 
 
 
 def test_a_connection_that_is_not_defined_is_airflows_error():
-    with pytest.raises(AirflowNotFoundException, match="no_such_connection"):
+    message = (
+        "connection 'no_such_connection': is not defined where this runs: add it in Airflow, or "
+        "set AIRFLOW_CONN_NO_SUCH_CONNECTION"
+    )
+
+    with pytest.raises(AirflowNotFoundException, match=f"^{message}$"):
         FsmHook("no_such_connection").client  # noqa: B018
+    assert FsmHook("no_such_connection").test_connection() == (
+        False,
+        message.removeprefix("connection 'no_such_connection': "),
+    )
+
+
+@pytest.mark.parametrize("name", ["form_name", "formName"])
+def test_a_filter_that_does_not_exist_leads_to_its_name(service, connect, name):
+    connect(service)
+
+    with pytest.raises(FsmInputError, match=f"^{name}: .* list_forms: did you mean form_names"):
+        FsmHook().list_forms(**{name: "Gas Safety Record"})
+
+
+def test_the_test_of_a_connection_opens_its_ledger_and_creates_none(
+    service, connect, monkeypatch, tmp_path
+):
+    service.add_form()
+    path = tmp_path / "ledger.db"
+    database = {"conn_type": "sqlite", "host": str(path)}
+    connect(service, state_conn_id="ledger")
+
+    passed, message = FsmHook().test_connection()
+    assert not passed
+    assert message.startswith("state_conn_id: connection 'ledger': is not defined")
+
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps({**database, "host": "ledger.db"}))
+    passed, message = FsmHook().test_connection()
+    assert not passed
+    assert message.startswith("state_conn_id: connection 'ledger': its host should be")
+
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(database))
+    passed, message = FsmHook().test_connection()
+    assert passed
+    assert "there is no ledger yet at connection 'ledger'" in message
+    assert not path.exists()
+
+    open_database("ledger").dispose()
+    passed, message = FsmHook().test_connection()
+    assert passed
+    assert message.endswith("The ledger of state_conn_id 'ledger' can be read.")
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 400])
 def test_an_error_that_the_connection_may_cause_names_it(service, connect, monkeypatch, status):
     connect(service, max_retries=0)
-    service.fail("GET", "/x", faults.Status(status), every=True)
+    service.fail("GET", "/jobs", faults.Status(status), every=True)
 
     with pytest.raises(FsmApiError) as refused:
-        FsmHook().request("GET", "/x")
+        FsmHook().request("GET", "/jobs")
 
     is_named = "; connection 'fsm_default'" in str(refused.value)
     assert is_named == (status != 400)

@@ -139,7 +139,10 @@ def test_a_connection_that_nobody_has_defined_keeps_no_other_from_being_shown(te
     known = [NAME, *(f"of_{number}" for number in range(9))]
     assert lines == [*([name, AT, DAYS_BEFORE] for name in known), ["of_9", "-", "-"]]
     assert code == 2
-    assert error == "The conn_id `tenant_9` isn't defined\n"
+    assert error == (
+        "connection 'tenant_9': is not defined where this runs: add it in Airflow, or set "
+        "AIRFLOW_CONN_TENANT_9\n"
+    )
     assert run("set", "of_9", AT)[::2] == (2, error)
     assert run("set", "of_8", AT)[0] == 0
     assert run("show", "of_8")[0] == 0

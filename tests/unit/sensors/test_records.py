@@ -335,7 +335,6 @@ def test_a_record_that_nothing_identifies_fails_the_task_also_if_it_does_not_cou
         (True, [RECORD]),
         (True, "x"),
         (False, listing(5)),
-        (False, RECORD),
     ],
 )
 @ONE_PROCESS
@@ -347,7 +346,25 @@ def test_what_is_no_record_is_an_unreadable_response(service, run, soon, single,
     assert run(path="/jobs/4711", single=single) == [{"id": 4711}]
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_one_record_in_place_of_a_listing_fails_the_task_and_says_what_to_use(service):
+    responds(service, RECORD, call=1)
+
+    with pytest.raises(AirflowFailException, match=r"^path: .* one record.*single=True"):
+        poke(path="/jobs/4711")
+    assert len(service.requests) == 1
+
+
+def test_a_field_that_a_predicate_misses_is_named_with_those_that_are_there(service, caplog):
+    responds(service, listing(RECORD), call=1)
+
+    with pytest.raises(KeyError, match="state"):
+        poke(path="/jobs", predicate=lambda record: record["state"] == "Done")
+
+    assert "predicate: raised KeyError 'state'. The record has id" in caplog.text
+    assert "use record.get('state')" in caplog.text
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405])
 def test_a_permanent_error_fails_the_task_without_a_retry(service, run, status):
     service.fail("GET", "/forms", faults.Status(status))
 

@@ -167,3 +167,19 @@ def test_a_port_in_use_is_named(capsys, monkeypatch):
         assert main(["--port", port]) == 1
 
     assert capsys.readouterr().err == f"--port {port}: Address already in use\n"
+
+
+def test_the_asset_fields_that_are_named_are_there():
+    with running_fake("--asset-field=Make=Baxi,Vaillant", "--asset-field=Fuel") as call:
+        make, fuel = call("GET", "/assetDynamicFieldValues").json()["data"]
+
+    assert "Vaillant" in str(make)
+    assert "Fuel" in str(fuel)
+
+
+def test_a_fault_that_nothing_can_meet_is_refused(capsys):
+    assert main(["--port=0", "--fail=POST /property/*/jobs 502"]) == 2
+
+    assert (
+        "--fail POST /property/*/jobs: the fake answers no such request" in capsys.readouterr().err
+    )

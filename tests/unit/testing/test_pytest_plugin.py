@@ -48,6 +48,37 @@ def test_a_marker_names_the_connection_and_gives_the_parameters(fake_field_servi
     assert "AIRFLOW_CONN_FSM_DEFAULT" not in os.environ
 
 
+def test_its_connection_has_a_ledger_in_the_folder_of_the_test(fake_field_service, tmp_path):
+    connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
+    ledger = json.loads(os.environ["AIRFLOW_CONN_FSM_FAKE_LEDGER"])
+
+    assert connection["extra"] == {"state_conn_id": "fsm_fake_ledger"}
+    assert ledger == {"conn_type": "sqlite", "host": str(tmp_path / "fsm_ledger.db")}
+
+
+def test_a_fault_that_was_never_used_is_a_warning_that_names_it(run_pytest):
+    test = """
+from urllib.request import urlopen
+
+import pytest
+
+from fsm_provider.testing import faults
+
+def test_it(fake_field_service):
+    fake_field_service.fail("POST", "/properties/*/jobs", faults.Status(503))
+    fake_field_service.fail("GET", "/forms", faults.Status(204))
+    assert urlopen(f"{fake_field_service.base_url}/forms").status == 204
+"""
+
+    code, output = run_pytest(test=test)
+
+    assert code == 0, output
+    warned = [line for line in output.splitlines() if "used: <" in line]
+    assert len(warned) == 1, output
+    assert "<POST /properties/*/jobs: Status(status=503" in warned[0]
+    assert "0 hits in 0 calls" in warned[0]
+
+
 def test_beside_pytest_it_loads_no_module_but_its_own_and_the_standard_library_s():
     """Whoever has the package installed pays for this in each run of pytest."""
     program = (

@@ -7,6 +7,8 @@ import threading
 import pytest
 
 from fsm_provider.testing import faults
+from fsm_provider.testing.app import create_app
+from fsm_provider.testing.script import ROUTES
 from tests.unit.testing.raw_connection import JOBS, create_job
 
 
@@ -87,3 +89,55 @@ def test_concurrent_calls_are_counted_one_by_one(service):
 def test_calls_that_make_no_sense_are_refused(service, calls, named):
     with pytest.raises(ValueError, match=named):
         service.fail("GET", "/forms", faults.Status(503), **calls)
+
+
+def test_the_routes_are_those_of_the_application(service):
+    app = create_app(service.settings, service._state, base_path="")
+
+    routes = set()
+    for route in app.routes:
+        for method in getattr(route, "methods", ()):
+            if method != "HEAD" and not route.path.startswith(("/docs", "/redoc")):
+                routes.add((method, route.path))
+    assert routes == set(ROUTES)
+
+
+@pytest.mark.parametrize(
+    ("method", "path_pattern"),
+    [
+        ("POST", "/property/*/jobs"),
+        ("GET", "/properties/*/jobs"),
+        ("post", "/forms"),
+        ("GET", "forms"),
+        ("GET", "/forms/"),
+    ],
+)
+def test_a_fault_that_no_request_can_meet_is_refused(service, method, path_pattern):
+    with pytest.raises(ValueError, match="the fake answers no such request, only GET /asset"):
+        service.fail(method, path_pattern, faults.Status(503))
+
+
+@pytest.mark.parametrize(
+    ("method", "path_pattern"),
+    [
+        ("*", "*"),
+        ("post", "/properties/7/jobs"),
+        ("POST", "/properties/1*/jobs"),
+        ("POST", "*/jobs"),
+        ("GET", "/forms*"),
+        ("GET", "/forms/500[12]/pdf"),
+        ("GET", "/forms/500?/pdf"),
+        ("GET", "/*/5001/pdf"),
+    ],
+)
+def test_a_fault_that_a_request_may_meet_is_scripted(service, method, path_pattern):
+    scripted = service.fail(method, path_pattern, faults.Status(503))
+
+    assert service.unused_faults == [scripted]
+
+
+def test_a_path_that_the_fake_does_not_have_may_fail_once_it_is_answered(call, service):
+    service.fail("GET", "/users", faults.Status(200, body={"data": []}), every=True)
+    service.fail("GET", "/users", faults.Status(503))
+
+    assert [call("GET", "/users").status_code for _ in range(2)] == [503, 200]

@@ -1,6 +1,6 @@
 from datetime import datetime, timedelta
 
-from airflow.sdk import dag
+from airflow.providers.common.compat.sdk import dag
 
 from fsm_provider.operators.jobs import FsmCreateJobOperator
 from fsm_provider.sensors.forms import FsmFormSensor
