@@ -91,7 +91,11 @@ _VERSION = "SELECT MAX(version) FROM fsm_schema"
 
 
 def in_transaction(
-    engine: Engine, work: Callable[[Connection], ResultT], *, waits_for_server: bool = True
+    engine: Engine,
+    work: Callable[[Connection], ResultT],
+    *,
+    waits_for_server: bool = True,
+    max_repeats: int | None = None,
 ) -> ResultT:
     """Return what ``work`` does in one transaction, which is repeated after a transient failure.
 
@@ -108,12 +112,18 @@ def in_transaction(
     def may_retry(error: BaseException) -> bool:
         return _is_transient(error) or (waits_for_server and _is_unreachable(error))
 
-    return _repeat(attempt, may_retry)
+    return _repeat(attempt, may_retry, max_repeats)
 
 
-def _repeat(attempt: Callable[[], ResultT], may_retry: Callable[[BaseException], bool]) -> ResultT:
+def _repeat(
+    attempt: Callable[[], ResultT],
+    may_retry: Callable[[BaseException], bool],
+    max_repeats: int | None = None,
+) -> ResultT:
     """Return what ``attempt`` returns, after as many repeats as its transient failures need."""
-    stop = stop_after_attempt(MAX_REPEATS + 1)
+    if max_repeats is None:
+        max_repeats = MAX_REPEATS
+    stop = stop_after_attempt(max_repeats + 1)
     retry = retry_if_exception(may_retry)
     return Retrying(retry=retry, stop=stop, wait=_delay, reraise=True)(attempt)
 
@@ -151,7 +161,8 @@ def open_database(
 ) -> Engine:
     """Return the engine of the database that an Airflow connection names.
 
-    A server that cannot be reached is not waited for.
+    A server that cannot be reached is not waited for; nor, by who only reads, a lock on the tables:
+    the page would be silent for minutes.
 
     :param create: make the tables if there are none. Who only reads, or changes what is there,
         makes nothing, not even the file of a SQLite database.
@@ -169,7 +180,7 @@ def open_database(
         raise no_ledger  # SQLite would create the file
     engine = _make_engine(url)
     try:
-        stored = _read_schema(engine)
+        stored = _read_schema(engine, None if create else 0)
         if stored.version is None and create:
             _create_tables(engine, prefix)
             stored = _read_schema(engine)
@@ -276,11 +287,13 @@ class _StoredSchema:
     missing: Collection[str] = ()
 
 
-def _read_schema(engine: Engine) -> _StoredSchema:
+def _read_schema(engine: Engine, max_repeats: int | None = None) -> _StoredSchema:
     """Return what there is: by two queries, or table by table if something is missing."""
     with suppress(DBAPIError):
-        return in_transaction(engine, _read_whole_schema, waits_for_server=False)
-    return in_transaction(engine, _inspect_schema, waits_for_server=False)
+        return in_transaction(
+            engine, _read_whole_schema, waits_for_server=False, max_repeats=max_repeats
+        )
+    return in_transaction(engine, _inspect_schema, waits_for_server=False, max_repeats=max_repeats)
 
 
 def _read_whole_schema(connection: Connection) -> _StoredSchema:

@@ -98,13 +98,16 @@ class Advice:
     @property
     def restore_or_separate(self) -> str:
         """What to do where a write may be one that was sent, edited or moved."""
-        restore = "restore the input"
+        restore = "If it is, restore the input; if it is another,"
         if self.is_mapped:
-            restore = "restore the order of the input, with new rows at its end"
+            restore = (
+                "If it is, or if it has moved here from another map index, restore the order of "
+                "the input, with new rows at its end; if it was never sent,"
+            )
         separate = "give it a key of its own"
         if not self.key_is_enough:
             separate = "move it to a task of its own"
-        return f"If it is, {restore}; if it is another, {separate}. Then clear the task"
+        return f"{restore} {separate}. Then clear the task"
 
     def settle(self, entry: LedgerEntry, found: str) -> str:
         """Return what a person types once a write has been looked up.

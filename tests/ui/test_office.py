@@ -161,7 +161,7 @@ def test_what_is_wrong_is_on_top_with_its_connection_and_its_reason(
     assert page.get_by_role("button").count() == 1
     expect(page.get_by_text("Ask who may edit").first).to_be_visible()
 
-    page.get_by_role("link", name="waits that end within a day").click()
+    page.get_by_role("link", name="sensors that give up within a day").click()
     assert page.url.endswith("#waits")
     picture(page, "page-waits")
     page.get_by_role("link", name="Count the missing forms by name").click()

@@ -14,6 +14,7 @@ from fastapi import Query
 
 from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
 from fsm_provider.api.settings import Settings, job_page_url
+from fsm_provider.api.validation import canonical_id
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.polling.admin import AssetStatus
@@ -52,7 +53,7 @@ class View:
     settled: str = ""
 
     def stripped(self) -> Self:
-        return replace(self, q=self.q.strip(), property=self.property.strip())
+        return replace(self, q=self.q.strip(), property=canonical_id(self.property))
 
 
 @dataclass(frozen=True)

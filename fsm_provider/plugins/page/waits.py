@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from airflow.jobs.job import most_recent_job
 from airflow.models import TaskInstance
 from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
 from airflow.utils.session import create_session
@@ -41,12 +42,14 @@ class WaitSection(NamedTuple):
 
     :ivar shown: rows of the page that is asked for; those that end first come first.
     :ivar number: of all, of which so many ``end_soon``: within a day.
+    :ivar has_triggerer: whether one is running, without which no deferred sensor goes on.
     :ivar missing: how many waits lack a form, by its name; empty unless it is asked for.
     """
 
     shown: Sequence[Any]
     number: int
     end_soon: int
+    has_triggerer: bool
     missing: Counter[str]
 
 
@@ -91,7 +94,9 @@ def read_waits(user: Any, view: View) -> WaitSection:
             for row in session.execute(listing):
                 waiting = waiting_in(row.next_kwargs)
                 missing.update(waiting.missing if waiting else ())
-    return WaitSection(shown, number, end_soon, missing)
+        triggerer = most_recent_job("TriggererJob", session=session)
+        has_triggerer = triggerer is not None and triggerer.is_alive()
+    return WaitSection(shown, number, end_soon, has_triggerer, missing)
 
 
 def _has(name: str, value: str) -> Any:

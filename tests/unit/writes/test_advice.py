@@ -203,7 +203,10 @@ def way(*names, row=None, **pages):
 
 
 RESTORED = "restore it, or give it a `key` of its own if it is another job; then clear the task"
-MOVED = "If it is, restore the order of the input, with new rows at its end; if it is another, "
+MOVED = (
+    "If it is, or if it has moved here from another map index, restore the order of the input, "
+    "with new rows at its end; if it was never sent, "
+)
 
 
 @way(
@@ -289,10 +292,10 @@ def a_row_of_a_map_is_another_job(place):
     said = place.fails([job("C")], map_index=1)
 
     if place.is_shared:
-        assert "if it is another, give it a key of its own. Then clear the task" in said
+        assert "if it was never sent, give it a key of its own. Then clear the task" in said
         place.succeeds([job("C", key="C")], map_index=1)
     else:
-        assert "if it is another, move it to a task of its own. Then clear the task" in said
+        assert "if it was never sent, move it to a task of its own. Then clear the task" in said
         place.succeeds([job("B")], map_index=1)
         place.succeeds(job("C"), task_id="own")
 
@@ -325,7 +328,7 @@ def a_job_that_was_edited_is_another(place):
             place.succeeds(job("B", key="2"), **task)
             continue
         assert "map_index" in task
-        assert "if it is another, move it to a task of its own. Then clear the task" in said
+        assert "if it was never sent, move it to a task of its own. Then clear the task" in said
         place.succeeds(job("A", **more), **task)
         place.succeeds(job("B", **more), task_id=f"own, for {task['task_id']}")
 
