@@ -8,6 +8,7 @@ INSTALLED := .venv/.installed
 DEMO_INSTALLED := $(if $(wildcard $(INSTALLED)),$(INSTALLED),.venv/.demo-installed)
 RELEASE := build/release-venv
 MERMAID := build/mermaid/mermaid.min.js
+AXE := build/axe/axe.min.js
 KILLS := $(wildcard tests/unit/*/test_*_kills.py)
 # The tests start many Pythons.
 export PYTHONDONTWRITEBYTECODE =
@@ -101,7 +102,8 @@ test-databases: build/databases-venv/.installed ## A shared ledger (Debian's pos
 test-alerts: ## The alerts and the dashboard's queries of docs/monitoring (Debian's prometheus)
 	@promtool test rules tests/monitoring/alerts_test.yml tests/monitoring/dashboard_test.yml
 
-test-ui: build/ui-venv/.installed $(INSTALLED) ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
+test-ui: export FSM_AXE = $(CURDIR)/$(AXE)
+test-ui: build/ui-venv/.installed $(INSTALLED) $(AXE) ## Airflow's UI in the Chromium on the PATH (OPTIONS="--pictures docs/images")
 	@echo "== pytest tests/ui"
 	@$(<D)/bin/pytest --quiet tests/ui $(OPTIONS)
 	@.venv/bin/nox --session ui
@@ -136,6 +138,12 @@ docs: build/docs-venv/.installed ## The pages of docs/ as build/docs/html; a war
 $(MERMAID):
 	@mkdir -p $(@D) && cd $(@D) && npm pack --silent --fetch-retries 0 mermaid@11.16.0 > /dev/null && \
 	tar -xzf mermaid-11.16.0.tgz --strip-components 2 package/dist/mermaid.min.js && rm mermaid-11.16.0.tgz
+
+# What looks for what keeps people from reading the page: fetched once.
+$(AXE):
+	@mkdir -p $(@D) && cd $(@D) && npm pack --silent --fetch-retries 0 axe-core@4.14.1 > /dev/null && \
+	tar -xzf axe-core-4.14.1.tgz --strip-components 1 package/axe.min.js && rm axe-core-4.14.1.tgz || \
+	echo "without npm, the page is not checked with axe" >&2
 
 docs-links: build/docs-venv/.installed ## Follow the links that lead out of docs/, which needs the network
 	@$(<D)/bin/sphinx-build --quiet --fresh-env --builder linkcheck docs build/docs/linkcheck
