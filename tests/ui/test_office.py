@@ -159,7 +159,7 @@ def test_what_is_wrong_is_on_top_with_its_connection_and_its_reason(
     expect(rows.filter(has_text="Uncertain: ")).to_have_count(UNCERTAIN)
     expect(page.get_by_text("HTTP 401 Unauthorized")).to_be_visible()
     assert page.get_by_role("button").count() == 1
-    expect(page.get_by_text("Ask who may edit").first).to_be_visible()
+    expect(page.get_by_text("ask somebody who may").first).to_be_visible()
 
     page.get_by_role("link", name="sensors that give up within a day").click()
     assert page.url.endswith("#waits")
@@ -240,7 +240,7 @@ def test_a_settlement_of_each_kind_is_confirmed_and_one_that_is_unclear_is_refus
     row.get_by_label("Its id").fill("1001")
     row.get_by_label("How you know").fill("asked Sam")
     row.get_by_role("button", name="Record").click()
-    expect(page.get_by_role("alert").first).to_contain_text("Nothing was recorded")
+    expect(page.get_by_role("alert").first).to_contain_text("nothing was recorded")
     assert figures(page)[0] == f"{UNCERTAIN}"
 
     row.get_by_text("Record what became of it").click()

@@ -728,6 +728,29 @@ def test_the_lease_of_a_write_in_airflows_store_is_counted_from_now(store, brows
 
 
 @in_a_database
+def test_the_owner_of_a_dag_is_named_beside_its_writes_and_waits(store, waits, browser):
+    from airflow.models.dag import DagModel
+    from airflow.models.dagbundle import DagBundleModel
+    from airflow.utils.session import create_session
+
+    (row,) = rows(store)
+    waits.add(missing=["Gas"])
+    assert "whose owner is" not in words(browser("vera").get())
+    with create_session() as session:
+        session.merge(DagBundleModel(name="bundle"))
+        session.flush()
+        for dag_id in {row.dag_id, "dag"}:
+            session.merge(DagModel(dag_id=dag_id, bundle_name="bundle", owners="Amy & Bo"))
+    shown = words(browser("vera").get())
+    with create_session() as session:
+        session.query(DagModel).delete()
+        session.query(DagBundleModel).delete()
+
+    assert f"of DAG {row.dag_id}, whose owner is Amy & Bo" in shown
+    assert "such as its owner" in shown
+
+
+@in_a_database
 def test_what_is_being_sent_is_not_yet_uncertain(store, browser):
     with store.engine.begin() as connection:
         connection.execute(LEDGER.update().values(state="sending"))

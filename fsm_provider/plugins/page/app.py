@@ -33,6 +33,7 @@ from fsm_provider.plugins.page.reading import (
     log,
     may_begin,
     or_none,
+    owners_of,
     property_page,
     read_connections,
     read_ledgers,
@@ -160,6 +161,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
     days = range(today - DAYS + 1, today + 1)  # numbered from 1970
     labels = [f"{time_of(day * SECONDS_PER_DAY):%F}" for day in days]
     ledgers = read_ledgers(user, settings, view)
+    waits = or_none(lambda: read_waits(user, view))
     nonce = secrets.token_urlsafe(16)
     html = TEMPLATES.get_template("page.html").render(
         view=view,
@@ -177,7 +179,8 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         written=lambda *states: [
             sum(ledgers.written[day, state] for state in states) for day in days
         ],
-        waits=or_none(lambda: read_waits(user, view)),
+        waits=waits,
+        owners=or_none(lambda: owners_of(ledgers, waits.shown if waits else ())) or {},
         assets=None if assets is None else assets_for(user, view, assets),
         by_day=lambda counts: [counts.get(label, 0) for label in labels],
         deliveries=or_none(lambda: count_deliveries(*settings)),

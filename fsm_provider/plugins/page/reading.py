@@ -8,9 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
+from airflow.models.dag import DagModel
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+from airflow.utils.session import create_session
 from fastapi import Query
+from sqlalchemy import select
 
 from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
 from fsm_provider.api.settings import Settings, job_page_url
@@ -175,6 +178,15 @@ def our_airflows() -> Collection[str]:
 def dag_of(entry: LedgerEntry) -> str | None:
     """Return the id of the DAG that sent a write; None for a DAG of another Airflow."""
     return entry.sent_by.dag_id if entry.sent_by.airflow in our_airflows() else None
+
+
+def owners_of(ledgers: LedgerSection, waits: Iterable[Any]) -> dict[str, str]:
+    """Return the owners of the DAGs whose writes and waits are shown."""
+    dag_ids = {row.entry.sent_by.dag_id for row in ledgers.uncertain + ledgers.found}
+    dag_ids.update(wait.dag_id for wait in waits)
+    query = select(DagModel.dag_id, DagModel.owners).where(DagModel.dag_id.in_(dag_ids))
+    with create_session() as session:
+        return {dag_id: owners for dag_id, owners in session.execute(query) if owners}
 
 
 def _sent_at(row: Row) -> int:
