@@ -62,9 +62,6 @@ APPROVALS = Capability("3.1", "before Airflow 3.1 no task asks a person")
 CONCURRENT_MESSAGES = Capability("3.2", "before Airflow 3.2 only one thread asks the supervisor")
 LIGHT_PARSING = Capability("3.1", "before Airflow 3.1 an operator alone loads an HTTP library")
 THREADS = Capability("3.0", "Airflow 2 lets no other thread execute an operator")
-RELATIVE_PATHS = Capability(
-    "3.2", "before Airflow 3.2 a relative path begins at the root of the file system"
-)
 RESCHEDULES = Capability(
     "3.0", "Airflow 2 reads from its database when a sensor was first rescheduled"
 )

@@ -233,7 +233,7 @@ MATRIX = [
     refused(401, "FsmUnauthorisedError"),
     refused(403, "FsmForbiddenError"),
     refused(404, "FsmNotFoundError"),
-    refused(405, "FsmApiError"),
+    refused(405, "FsmMethodError"),
     refused(409, "FsmConflictError"),
     refused(422, "FsmUnprocessableEntityError"),
     no_refusal("redirect to itself", faults.Redirect(), "FsmRedirectError"),

@@ -122,10 +122,12 @@ def test_notes_and_priority_that_were_not_found_are_sent_with_a_warning(service,
     with caplog.at_level(logging.WARNING, "fsm_provider.api.payloads"):
         rendered(partial(write_job, job=job), found=None).execute(context_for(MemoryStateStore()))
 
-    problem = "is the text 'None': the template that it comes from found nothing"
+    problem = (
+        "is the text 'None': the template that it comes from found nothing. It is sent as it is"
+    )
     assert [record.getMessage() for record in caplog.records if "None" in record.message] == [
-        f"notes of a job at property 7 {problem}",
-        f"priority of a job at property 7 {problem}",
+        f"job.notes at property 7 {problem}",
+        f"job.priority at property 7 {problem}",
     ]
     assert (service.jobs[0]["notes"], service.jobs[0]["priority"]) == ("None", "None")
 

@@ -354,14 +354,15 @@ def test_one_record_in_place_of_a_listing_fails_the_task_and_says_what_to_use(se
     assert len(service.requests) == 1
 
 
-def test_a_field_that_a_predicate_misses_is_named_with_those_that_are_there(service, caplog):
-    responds(service, listing(RECORD), call=1)
+def test_a_field_that_a_predicate_misses_is_named_with_those_that_are_there(service, logged):
+    responds(service, listing(RECORD), path="/jobs", call=1)
 
     with pytest.raises(KeyError, match="state"):
         poke(path="/jobs", predicate=lambda record: record["state"] == "Done")
 
-    assert "predicate: raised KeyError 'state'. The record has id" in caplog.text
-    assert "use record.get('state')" in caplog.text
+    (line,) = logged("predicate: ")
+    assert line.startswith("predicate: raised KeyError 'state'. The record has id")
+    assert "use record.get('state')" in line
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405])

@@ -8,7 +8,6 @@ from airflow.providers.common.compat.sdk import ObjectStoragePath
 from moto.moto_server.werkzeug_app import MotoRequestHandler
 
 from fsm_provider.api.forms import for_xcom
-from tests.capabilities import RELATIVE_PATHS
 from tests.unit.transfers.stored_pdfs import Storage
 
 _opened_files = []
@@ -95,8 +94,6 @@ def test_a_file_that_is_there_is_left_as_it_is(service, stored, references):
 @pytest.mark.parametrize(
     "spelled",
     [
-        pytest.param("records", marks=RELATIVE_PATHS.needed),
-        pytest.param("./records/", marks=RELATIVE_PATHS.needed),
         "{0}//records",
         "{0}/a/../records",
         "file://{0}/records/",
