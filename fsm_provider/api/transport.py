@@ -243,11 +243,9 @@ class Transport:
             return FsmInputError(
                 "the request, or the proxy's URL, user or password, is not valid HTTP"
             )
-        hint = (
-            "; if it speaks http, begin host with http://"
-            if "WRONG_VERSION_NUMBER" in str(cause)
-            else ""
-        )
+        hint = ""
+        if "WRONG_VERSION_NUMBER" in str(cause):
+            hint = "; if it speaks http, begin host with http://"
         host = before_path(exchange.url)
         return FsmConnectionError(f"{host} was not reached: {cause}{hint}")
 
