@@ -44,7 +44,7 @@ IS_OPEN = sa.text("state NOT IN ('free', 'done')")
 """Of a row of the ledger: neither free nor done, also in a state of another version."""
 
 
-def _only_where(condition: sa.TextClause) -> dict[str, Any]:
+def _only_where(condition: sa.sql.elements.TextClause) -> dict[str, Any]:
     """Return the options of an index that has only some rows, where the database can do so."""
     return {"postgresql_where": condition, "sqlite_where": condition}
 
