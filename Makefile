@@ -80,7 +80,8 @@ test-system: export FSM_KILLS ?= few
 test-system: $(INSTALLED) ## Tests on a real Airflow (FSM_KILLS=all: with all kills)
 	@echo "== pytest tests/system"
 	@$(BIN)/pytest --quiet --numprocesses 4 --dist loadfile --ignore tests/system/test_roundtrip.py \
-		--ignore tests/system/test_watcher_kills.py --ignore tests/system/test_kills_database.py tests/system $(KILLS)
+		--ignore tests/system/test_watcher_kills.py --ignore tests/system/test_kills_database.py \
+		--ignore tests/system/test_approved_jobs.py tests/system $(KILLS)
 
 test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3.1.8", "-t rotating", "--list")
 	@$(BIN)/nox $(OPTIONS)
@@ -110,8 +111,9 @@ test-ui: build/ui-venv/.installed $(INSTALLED) $(AXE) ## Airflow's UI in the Chr
 
 # What a change of the install, the quickstart or a message may break, and nothing else runs: weekly, and before a release.
 newcomer: $(INSTALLED) ## A newcomer: installs, follows the quickstart and recipes, makes mistakes (OPTIONS="-k token")
-	@echo "== pytest tests/newcomer tests/system/test_howto.py"
-	@$(BIN)/pytest --quiet --capture no tests/newcomer tests/system/test_howto.py $(OPTIONS)
+	@echo "== pytest tests/newcomer tests/system/test_howto.py tests/system/test_approved_jobs.py"
+	@$(BIN)/pytest --quiet --capture no tests/newcomer tests/system/test_howto.py \
+		tests/system/test_approved_jobs.py $(OPTIONS)
 
 bench: build/bench-venv/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(<D)/bin/python -m tests.benchmarks $(OPTIONS)

@@ -53,6 +53,10 @@ def answer(airflow: LocalAirflow, run_id: str, option: str) -> str:
             return ""
 
     shown = wait_until(question, "the run asks for an approval")
+    # An answer that comes before the task is deferred may find nobody who waits for it.
+    wait_until(
+        lambda: airflow.task_states(DAG, run_id)["approve"] == "deferred", "the approval waits"
+    )
     response = {"chosen_options": [option], "params_input": {}}
     airflow.api("PATCH", path, json=response)
     return shown
