@@ -53,10 +53,9 @@ def answer(airflow: LocalAirflow, run_id: str, option: str) -> str:
             return ""
 
     shown = wait_until(question, "the run asks for an approval")
-    # An answer that comes before the task is deferred may find nobody who waits for it.
-    wait_until(
-        lambda: airflow.task_states(DAG, run_id)["approve"] == "deferred", "the approval waits"
-    )
+    # An answer that comes before the task waits may find nobody who waits for it.
+    waiting = ("deferred", "awaiting_input")  # since Airflow 3.3
+    wait_until(lambda: airflow.task_states(DAG, run_id)["approve"] in waiting, "the approval waits")
     response = {"chosen_options": [option], "params_input": {}}
     airflow.api("PATCH", path, json=response)
     return shown
