@@ -47,7 +47,7 @@ NO_SERVICES = (
     "connection '{}' names no database as its state_conn_id, and without one each run has a "
     "ledger of its own: there are no services to tell apart"
 )
-NOTHING_FOUND = "nothing was found that was sent under the host and login that {} has now"
+NOTHING_FOUND = "nothing{} was found that was sent under the host and login that {} has now"
 HEAD = ("connection", "key", "state", "id", "sent by", "at (UTC)", "what")
 
 
@@ -85,7 +85,8 @@ def _list(options: argparse.Namespace) -> int:
         print_table(HEAD[first_column:], rows)
     if failed or found:
         return failed
-    return fail(1, NOTHING_FOUND.format(" or ".join(conn_ids)))
+    uncertain = " uncertain" if options.uncertain else ""
+    return fail(1, NOTHING_FOUND.format(uncertain, " or ".join(conn_ids)))
 
 
 def _settle_or_forget(options: argparse.Namespace) -> int:
