@@ -69,8 +69,8 @@ _PYDANTICS_WORDS = re.compile("^(Value error, |Input )|, unable to .*| or instan
 _MESSAGES = {
     "missing": "is missing",
     "string_too_short": "is empty",
-    "extra_forbidden": "is not a setting",
     "string_pattern_mismatch": "holds a character that is not allowed there",
+    "extra_forbidden": "is not a setting",
 }
 
 

@@ -84,10 +84,10 @@ def _check_ledger(fsm_conn_id: str) -> str:
 
 
 def _check_triggerer(_: str) -> str:
-    from airflow.jobs.job import most_recent_job
+    from fsm_provider.polling.admin import running_triggerer
 
-    job = most_recent_job("TriggererJob")
-    if job is None or not job.is_alive():
+    job = running_triggerer()
+    if job is None:
         raise FsmRefusedError(
             "none is running: deferrable sensors and completed_forms wait until one does"
         )

@@ -174,6 +174,14 @@ def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
         asset.stored = {**status, **progress}
 
 
+def running_triggerer() -> Any:
+    """Return Airflow's job of a triggerer that runs; None: nothing that is deferred goes on."""
+    from airflow.jobs.job import most_recent_job
+
+    job = most_recent_job("TriggererJob")
+    return job if job is not None and job.is_alive() else None
+
+
 def _compare_definitions(assets: Collection[AssetStatus]) -> None:
     """Note which assets their DAGs define differently, by what Airflow has stored of the DAGs."""
     from airflow.models.serialized_dag import SerializedDagModel

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from airflow.jobs.job import most_recent_job
 from airflow.models import TaskInstance
 from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
 from airflow.utils.session import create_session
@@ -18,6 +17,7 @@ from sqlalchemy import Text, and_, case, cast, func, or_, select, true
 
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.plugins.page.reading import ROWS, View
+from fsm_provider.polling.admin import running_triggerer
 from fsm_provider.polling.waiting import KEY, text_of_field, waiting_in
 from fsm_provider.triggers.forms import TIMEOUT_GRACE
 
@@ -94,8 +94,7 @@ def read_waits(user: Any, view: View) -> WaitSection:
             for row in session.execute(listing):
                 waiting = waiting_in(row.next_kwargs)
                 missing.update(waiting.missing if waiting else ())
-        triggerer = most_recent_job("TriggererJob", session=session)
-        has_triggerer = triggerer is not None and triggerer.is_alive()
+    has_triggerer = running_triggerer() is not None
     return WaitSection(shown, number, end_soon, has_triggerer, missing)
 
 
