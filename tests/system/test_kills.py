@@ -5,6 +5,7 @@ where the ledger is, by default ``Airflow,SQLite``; ``PostgreSQL`` is the third.
 """
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -224,6 +225,10 @@ def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(
 
 
 def _run_in_the_middle(stage: Stage, fsm_conn_id: str) -> tuple[Run, psutil.Process]:
+    """Start a run, and return when its requests are sent and none of them is answered.
+
+    Its task writes nothing then: one that is stopped in a transaction locks a SQLite file.
+    """
     # Under way together, they leave Airflow's API alone for a while: see Stage.quiet.
     stage.service.settings.latency = 2.0
     [run] = stage.start_bulk("kills_bulk", None, fsm_conn_id)
@@ -232,5 +237,6 @@ def _run_in_the_middle(stage: Stage, fsm_conn_id: str) -> tuple[Run, psutil.Proc
         return stage.killer.seen[run.number] >= 2 * CONCURRENCY
 
     stage.service.wait_for(is_in_the_middle, PATIENCE)
-    pid = stage.task(run)["pid"]
-    return run, psutil.Process(pid)
+    process = psutil.Process(stage.task(run)["pid"])
+    time.sleep(stage.service.settings.latency / 4)
+    return run, process
