@@ -84,11 +84,15 @@ def oldest(session: nox.Session) -> None:
 @nox.session
 @EACH_ON_OLDEST_PYTHON
 def kit(session: nox.Session, airflow: str) -> None:
-    """Run the project of docs/testing.md, and DAGs that completed forms start."""
+    """Run the project of docs/testing.md, DAGs that completed forms start, and README's Try it."""
     # Before Airflow 3.3 each task is slow.
     install(session, airflow)
-    project = "tests/system/test_testing_kit.py"
-    test(session, airflow, "kit", "--noconftest", project, "tests/versions/test_form_runs.py")
+    projects = [
+        "tests/system/test_testing_kit.py",
+        "tests/versions/test_form_runs.py",
+        "tests/versions/test_readme.py",
+    ]
+    test(session, airflow, "kit", "--noconftest", *projects)
 
 
 @nox.session

@@ -14,7 +14,7 @@ job: even if all runs are deleted, none is created again.
 
 A form that the reader is not sure of fails the run, after the visits of the others: a person has to
 read it. The hours and days are examples: agree on yours. Needs ``pdfplumber`` and
-``apache-airflow-providers-standard``. The DAGs start paused, as they create jobs.
+``apache-airflow-providers-standard``. All three DAGs start paused, as they create jobs.
 """
 
 from __future__ import annotations

@@ -17,13 +17,11 @@ import pytest
 from tests.narrator import Narrator
 from tests.newcomer.mistakes import connections, dag_files
 from tests.newcomer.newcomer import OWN_TOKEN, Newcomer, StandaloneApi
-from tests.newcomer.terminals import Terminal, commands_by_step
+from tests.newcomer.terminals import FAKE_URL, Terminal, commands_by_step
 from tests.pages import DOCS, PAGES, ROOT, block_with
 from tests.processes import end_on_signals, inherited_environment
 from tests.system.local_airflow import free_port
 
-FAKE_URL = "http://127.0.0.1:8400"
-"""The fake's, as the pages write it."""
 BASE_URL = "https://api.example.com/v1"
 """That of the reader's own service, as the pages write it."""
 TOKEN = "<ACCESS_TOKEN>"

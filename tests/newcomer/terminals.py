@@ -14,6 +14,8 @@ from typing import IO
 from tests.pages import blocks
 from tests.system.local_airflow import kill_session
 
+FAKE_URL = "http://127.0.0.1:8400"
+"""The fake's, as the pages write it."""
 COMMAND_SECONDS = 600.0
 STOP_SECONDS = 20.0
 """After which one who waits presses Ctrl-C again."""
