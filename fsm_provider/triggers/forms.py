@@ -20,6 +20,7 @@ from fsm_provider.api.validation import JsonObject
 
 if TYPE_CHECKING:
     from fsm_provider.api.forms import FormFilters
+    from fsm_provider.polling.lister import Source
     from fsm_provider.polling.waits import Wait, WaitState
     from fsm_provider.polling.watcher import AssetEvents
 if TYPE_CHECKING or AIRFLOW_V_3_3_PLUS:
@@ -96,7 +97,6 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         from fsm_provider.polling.feed import subscribe
         from fsm_provider.polling.formats import format_of
-        from fsm_provider.polling.lister import Source
         from fsm_provider.polling.waits import FORMAT, WaitState
 
         # dag.test() gives no identifier, and has no scheduler.
@@ -111,13 +111,10 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         began = loop.time()
         left = max(state.deadline - time.time(), shortest)
         rest = min(max(state.rest(self.poll_interval), shortest), left)  # until it may end
-        source = Source.from_arguments(
-            self.fsm_conn_id, state.service, self.filters, self.query_params, self.poll_interval
-        )
         wait = self._wait_from(state)
         timer = loop.call_later(left, wait.wake)
         try:
-            with subscribe(source, wait, state.covered_since):
+            with subscribe(self._source_from(state), wait, state.covered_since):
                 await wait.woken
         finally:
             timer.cancel()
@@ -132,6 +129,14 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         elif has_polled:
             failing_since = None
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
+
+    def _source_from(self, state: WaitState) -> Source:
+        """Return what it polls. The feed keeps one of all that are equal; ``run`` keeps none."""
+        from fsm_provider.polling.lister import Source
+
+        return Source.from_arguments(
+            self.fsm_conn_id, state.service, self.filters, self.query_params, self.poll_interval
+        )
 
     def _wait_from(self, state: WaitState) -> Wait:
         from fsm_provider.polling.polls import BEGINNING, Criteria, FormSelection
