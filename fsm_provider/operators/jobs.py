@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -260,7 +260,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         writes = {write.intended.id: write for write in planned}
         with self.runner(context, task, writes.values(), options["max_concurrency"]) as runner:
             if not is_dry_run:
-                _check_number(writes.values(), options["max_jobs"])
+                _check_number(runner, options["max_jobs"])
                 runner.run()
         web_url = self.hook.settings.web_url
         outcomes = []
@@ -306,15 +306,17 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
         It fails if ``fail_on`` says so, if another attempt could help, or if a person has to act.
         """
-        from fsm_provider.writes.runner import TRANSIENT
+        from fsm_provider.writes.runner import NOTHING_CAME_OF_IT
 
         passing_error = _error_that_may_pass(runner)
         was_killed = runner.stop_reason == STOPPED
         retry_could_help = was_killed or passing_error is not None
         has_attempts = "ti" in context and context["ti"].try_number <= context["ti"].max_tries
         may_retry = retry_could_help and has_attempts
-        # By what Airflow's retries do not help against.
-        was_stopped_for_good = runner.stop_reason and not isinstance(passing_error, TRANSIENT)
+        # The token was refused, or too many responses were lost: no retry helps.
+        was_stopped_for_good = runner.stop_reason and not isinstance(
+            passing_error, NOTHING_CAME_OF_IT
+        )
         if not (is_failure or may_retry or was_killed or was_stopped_for_good):
             self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
             return
@@ -333,15 +335,13 @@ class FsmCreateJobsOperator(FsmJobOperator):
         )
 
 
-def _check_number(writes: Collection[WriteAttempt], max_jobs: int | None) -> None:
+def _check_number(runner: Runner, max_jobs: int | None) -> None:
     """Refuse to create more jobs than ``max_jobs`` allows."""
-    if max_jobs is None:
-        return
-    to_create = [write for write in writes if write.entry.state == "free" or write.resend_allowed]
-    if len(to_create) > max_jobs:
+    number = len(runner.writes_to_send())
+    if max_jobs is not None and number > max_jobs:
         raise FsmInputError(
-            f"max_jobs: {len(to_create)} jobs are to be created, and one attempt may create "
-            f"{max_jobs}: none was sent"
+            f"max_jobs: {number} jobs are to be created, and one attempt may create {max_jobs}: "
+            "none was sent"
         )
 
 
@@ -369,7 +369,7 @@ def _error_that_may_pass(runner: Runner) -> FsmError | None:
 def job_id_or_skip(outcome: JobOutcome) -> int:
     """Return the id of a job that exists, for ``create_jobs.output.map(job_id_or_skip)``.
 
-    That can be expanded.
+    Another task can be expanded over that.
 
     :raises AirflowSkipException: if the outcome is another, which skips its map index.
     """
@@ -379,7 +379,7 @@ def job_id_or_skip(outcome: JobOutcome) -> int:
 
 
 def _literal_part(request: Any) -> Any:
-    """Replace templates by values that pass the checks."""
+    """Leave out what has templates; what has to be there is replaced by what passes the checks."""
     if not isinstance(request, dict):
         return request if is_literal(request) else {"property_id": 0, "job": {}}
     valid: JsonObject = {"property_id": 0, "job": {}}

@@ -140,5 +140,5 @@ class Advice:
 
     def settle_as_made(self, entry: LedgerEntry, result_id: int | str | None) -> str:
         """Return what to do where the service has made what the ledger could not record."""
-        found = "--done" if result_id is None else f"--id {result_id}"
+        found = f"--id {result_id}" if isinstance(result_id, int) else "--done"
         return f"record that before its task is cleared: {self.settle(entry, found)}"

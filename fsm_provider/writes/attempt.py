@@ -32,10 +32,11 @@ class WriteAttempt:
     :ivar entry: as it was read last.
     :ivar retries: how often this attempt may send it again, and when.
     :ivar logged_wait: what the log says that it waits for.
-    :ivar resend_allowed: it was uncertain when the attempt began, and no response to this attempt's
-        request was lost.
-    :ivar is_lost: a response to this attempt's request was.
-    :ivar finished: this attempt does nothing more about it.
+    :ivar resend_allowed: ``if_uncertain`` is ``create``, it was sending or uncertain when the
+        attempt began, and no response to this attempt's requests was lost.
+    :ivar was_claimed: this attempt has claimed it: it is the one that sent it last.
+    :ivar is_lost: a response to one of this attempt's requests was lost, whatever came after that.
+    :ivar finished: a request of this attempt has ended, and it is not sent again.
     :ivar is_created: the service has told this attempt so, in ``response``, recorded or not.
     :ivar error: why this attempt has not made it.
     """
@@ -48,6 +49,7 @@ class WriteAttempt:
     retries: RetryState = field(init=False)
     logged_wait: str = ""
     resend_allowed: bool = False
+    was_claimed: bool = False
     is_lost: bool = False
     finished: bool = False
     is_created: bool = False
@@ -96,7 +98,7 @@ def check_input(
         return
     suspects = gone
     suspicion = "the same, edited"
-    if advice.is_mapped:
+    if advice.is_mapped:  # a write of another map index may have moved here, whatever is left
         suspects = gone or sent
         suspicion += ", or one of another map index, moved"
     if not suspects:

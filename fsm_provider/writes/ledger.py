@@ -46,8 +46,8 @@ class LedgerEntry:
     :param sent_by: the task that sent it last, or has planned it.
     :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
     :param owner: identifies the claim; only who made it records what became of it.
-    :param was_uncertain: when it was claimed: if this request is refused, an earlier one may have
-        worked.
+    :param was_uncertain: when it was claimed, or a late response has come since: if this request is
+        refused, an earlier one may have worked.
     :param idempotency_header: by which, with ``idempotency_key``, the service recognises a request.
     :param key_first_sent_at: when the service got that key first; it forgets it after a time.
     :param result: what is stored of the response: ``id`` and times.
@@ -80,6 +80,11 @@ class LedgerEntry:
     def lease_left(self) -> float:
         """Seconds in which a request may still be on its way."""
         return max(0.0, (self.lease_until - self.read_at) / 1000)
+
+    @property
+    def key_age(self) -> float:
+        """Seconds since the service got the idempotency key first."""
+        return (self.read_at - self.key_first_sent_at) / 1000
 
     @property
     def result_id(self) -> int | str | None:
@@ -275,12 +280,18 @@ class LedgerReader(Protocol):
 
 
 def claim(
-    proposed: LedgerEntry, seen: LedgerEntry, lease: float, entry: LedgerEntry
+    proposed: LedgerEntry,
+    seen: LedgerEntry,
+    lease: float,
+    key_lifetime: float,
+    entry: LedgerEntry,
 ) -> LedgerEntry:
     """Claim an entry as it was read, for ``lease`` seconds; ``proposed`` is what it becomes.
 
-    It has the idempotency key of an earlier request only if the service still knows that key: the
-    service then recognises the request, and even the lease of the earlier one need not be awaited.
+    If that has the idempotency key of an earlier request, the service recognises it, for
+    ``key_lifetime`` seconds: even the lease of the earlier request need not be awaited. Afterwards
+    it is not claimed with this key. Whether an uncertain entry may be sent again without that, who
+    claims it has decided.
     """
     if entry.owner != seen.owner:
         return entry
@@ -289,6 +300,8 @@ def claim(
     has_our_key = (
         entry.idempotency_key is not None and entry.idempotency_key == proposed.idempotency_key
     )
+    if has_our_key and entry.key_age >= key_lifetime:
+        return entry
     is_recognised = entry.state == "uncertain" and has_our_key
     may_be_under_way = entry.state != "free" and entry.lease_until >= entry.read_at
     if may_be_under_way and not is_recognised:
@@ -345,6 +358,8 @@ def record_lost_response(claimed: LedgerEntry, error: str, entry: LedgerEntry) -
 
 def mark_conflict(after: LedgerEntry, other_key: str, entry: LedgerEntry) -> LedgerEntry:
     """Record that the result of a write is that of another, too: one of them was not made.
+
+    Only a response marks it. A look-up or a person has a new owner: what they say is not recorded.
 
     :param after: the entry as a rule would have it, with that result.
     """

@@ -63,13 +63,18 @@ def open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) ->
         return
     service = hook.settings.service
     state_conn_id = hook.settings.state_conn_id
-    store = context.get("task_state_store")
+    store: Any = context.get("task_state_store")
+    first: dict[str, str] | None = None if store is None else store.get(FIRST)
     if state_conn_id is None:
         is_cleared = conf.getboolean("state_store", "clear_on_success", fallback=False)
         if by_key or store is None or is_cleared:
             raise FsmInputError(f"state_conn_id: {NEEDS_DATABASE.format(conn=hook.fsm_conn_id)}")
-        first: Any = store.get(FIRST) or {"service": service}
-        _keep_to_first(store, hook, {**first, "id": IN_AIRFLOW})
+        _refuse_another_ledger(first, IN_AIRFLOW)
+        if first is None:
+            first = {"service": service, "id": IN_AIRFLOW}
+            store.set(FIRST, first, retention=NEVER_EXPIRE)
+        elif first["service"] != service:
+            raise _service_changed(first["service"], service, SERVICE_CHANGED)
         yield TaskLedger(store, task)
         return
     from fsm_provider.state.database import open_database
@@ -78,38 +83,36 @@ def open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) ->
     engine = open_database(state_conn_id)
     try:
         registered = register(engine, task, service, hook.fsm_conn_id)
-        _keep_to_first(store, hook, registered)
+        _refuse_another_ledger(first, registered["id"])
+        before = registered["service"]  # of the first attempt, by the name that it has now
+        if before != service:
+            next_step = for_changed_service(hook.fsm_conn_id, before, service)
+            raise _service_changed(before, service, next_step)
+        if store is not None and first is None:
+            store.set(FIRST, registered, retention=NEVER_EXPIRE)
         service_id = registered["service_id"]
         yield SqlLedger(engine, scope_of(task, service_id, by_key=by_key), service_id)
     finally:
         engine.dispose()
 
 
-def _keep_to_first(store: Any, hook: FsmHook, registered: dict[str, str]) -> None:
-    """Refuse another service or ledger than that of the task's first attempt; store those.
+def _refuse_another_ledger(first: dict[str, str] | None, ledger_id: str) -> None:
+    """Refuse another ledger than that of the task's first attempt.
 
-    :param store: the task state store; None before Airflow 3.3, which has none.
-    :param registered: the service of the first attempt, by the name that it has now where a
-        database knows that, and the ledger's id.
+    :param first: what that has stored; None: nothing, or before Airflow 3.3, which has no store.
     """
-    stored = None if store is None else store.get(FIRST)
-    first = registered if stored is None else stored
-    if first["id"] != registered["id"]:
-        elsewhere = "in another database, or under another airflow_name,"
-        where = "in Airflow itself" if first["id"] == IN_AIRFLOW else elsewhere
-        raise FsmInputError(
-            f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. "
-            f"Nothing was sent: {LEDGER_CHANGED}"
-        )
-    before = registered["service"]
-    service = hook.settings.service
-    if before != service:
-        next_step = SERVICE_CHANGED
-        if registered["id"] != IN_AIRFLOW:
-            next_step = for_changed_service(hook.fsm_conn_id, before, service)
-        raise FsmInputError(
-            f"host: earlier attempts of this task have written to {before}, and the connection "
-            f"leads to {service} now. Nothing was sent. {next_step}"
-        )
-    if store is not None and stored is None:
-        store.set(FIRST, registered, retention=NEVER_EXPIRE)
+    if first is None or first["id"] == ledger_id:
+        return
+    elsewhere = "in another database, or under another airflow_name,"
+    where = "in Airflow itself" if first["id"] == IN_AIRFLOW else elsewhere
+    raise FsmInputError(
+        f"state_conn_id: earlier attempts of this task have recorded {where} what they sent. "
+        f"Nothing was sent: {LEDGER_CHANGED}"
+    )
+
+
+def _service_changed(before: str, now: str, next_step: str) -> FsmInputError:
+    return FsmInputError(
+        f"host: earlier attempts of this task have used {before}, and the connection leads to "
+        f"{now} now. Nothing was sent. {next_step}"
+    )

@@ -117,7 +117,7 @@ def job_outcome(
     if outcome in MADE:
         job_id = cast(int, entry.result_id)
         link = entry.job_page(web_url) if web_url else None
-    is_own = write.is_created or write.is_lost
+    is_own = write.was_claimed and entry.sent_by == write.intended.sent_by
     is_of_another = entry.sent_at > 0 and not is_own
     return JobOutcome(
         index=index,

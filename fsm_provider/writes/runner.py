@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -33,12 +33,12 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 MIN_LEASE = 120.0  # seconds, at least, that a request may be on its way,
 LEASE_TIMEOUTS = 4  # and at least so many timeouts of the connection
-LOOK_INTERVAL = 0.5  # seconds between two looks at what others are sending
+LOOK_INTERVAL = 0.5  # seconds, at most, between two looks at what others are sending
 GATHER_SECONDS = 0.002  # after a request ends, so that those that end with it share its transaction
 MAX_LOST_IN_A_ROW = 20  # lost responses, after which the service counts as down
-MILLISECONDS_PER_HOUR = 3_600_000
-TRANSIENT = errors.FsmConnectionError | errors.FsmRateLimitedError
-"""Errors after which the same request may succeed: nothing came of it."""
+SECONDS_PER_HOUR = 3600
+NOTHING_CAME_OF_IT = errors.FsmConnectionError | errors.FsmRateLimitedError
+"""Errors after which the same request may be sent again."""
 
 
 class Sender(Protocol):
@@ -55,16 +55,20 @@ class Runner:
     """Sends the writes of one attempt of a task through a ledger, each once.
 
     An operator makes a runner and calls :meth:`load` and then :meth:`run`, in the task's thread.
-    That thread alone touches the ledger; the threads of a pool do nothing but send. A write waits
-    in ``_ready`` until the task's thread has claimed it, in one transaction with others; only what
-    the ledger returns as claimed is given to the pool, and stays in ``_in_flight`` until its
-    request has ended. What has ended goes to ``_to_record``, and is recorded by the next
-    transaction, before anything else is looked up or claimed. Its entry then says what is next: to
-    be sent again, or to wait in ``_blocked`` while another task, or a request that was lost, may
-    still write it; otherwise its end is logged. Airflow's signal handler may call :meth:`stop` at
-    any moment: then nothing more is sent. Whatever ends the loop, what is in flight is awaited and
-    recorded first. The operator reads the outcomes of the writes once :meth:`run` has returned or
-    raised.
+    It reads the outcomes of the writes once :meth:`run` has returned or raised. That thread alone
+    touches the ledger; the threads of a pool send, and stop the runner if the token is refused. A
+    write goes this way:
+
+    1. It waits in ``_ready`` until the task's thread has claimed it, together with others.
+    2. Only what the ledger returns as claimed is given to the pool. It is in ``_in_flight`` until
+       its request has ended.
+    3. What has ended goes to ``_to_record``, and is recorded by the next transaction, before
+       anything else is looked up.
+    4. Its entry then says what is next: it is sent again; or it waits in ``_blocked`` while another
+       task, or a request that was lost, may still write it; or its end is logged.
+
+    Airflow's signal handler may call :meth:`stop` at any moment: then nothing more is sent.
+    Whatever ends the loop, what is in flight is awaited and recorded first.
 
     :param task: the task that runs.
     :param create_uncertain: send again what was uncertain when the attempt began.
@@ -82,6 +86,7 @@ class Runner:
     def __post_init__(self) -> None:
         self._client = self.hook.client
         self._lease = max(MIN_LEASE, LEASE_TIMEOUTS * self._client.settings.timeout)
+        self._key_lifetime = self._client.settings.idempotency_hours * SECONDS_PER_HOUR
         is_mapped = self.task.map_index >= 0
         self._advice = Advice(self.hook.fsm_conn_id, is_mapped, self.ledger.is_shared)
         self._ready = deque[WriteAttempt]()
@@ -108,6 +113,14 @@ class Runner:
             entries = self.ledger.entries_of_task(self.task).values()
             check_input(writes, known, entries, self._advice)
 
+    def writes_to_send(self) -> list[WriteAttempt]:
+        """Return what :meth:`run` would send, as far as is known once it is loaded."""
+        return [
+            write
+            for write in self.writes.values()
+            if write.entry.state == "free" or write.resend_allowed or self._is_recognised(write)
+        ]
+
     def run(self) -> None:
         """Send what is missing; return once nothing is in flight and all is recorded.
 
@@ -126,7 +139,7 @@ class Runner:
                 while self._in_flight:
                     with suppress(BaseException):  # the first defect is raised already
                         self._take_ended()
-                self._record_and_claim({})
+                self._record_rest()
         self._read_final_entries()
 
     def stop(self, reason: str) -> None:
@@ -163,7 +176,7 @@ class Runner:
             self._await_ends()
 
     def _read_final_entries(self) -> None:
-        """Read again what this attempt has not sent: others may have."""
+        """Read again what this attempt has not sent, as others may have; count the outcomes."""
         writes = self.writes.values()
         entries = self.ledger.load(
             [write.entry.id for write in writes if write.entry.state != "done"]
@@ -197,7 +210,7 @@ class Runner:
         if write.entry.lease_left > 0:
             self._block(write, "its last request may still be on its way")
             return
-        is_absent = self._look_up(write)
+        is_absent = self._is_absent(write)
         if is_absent and write.resend_allowed:
             self._ready.append(write)
         else:
@@ -213,7 +226,7 @@ class Runner:
         logger.info("%s (key '%s'): %s: waiting until %s UTC", entry, entry.key, why, f"{until:%T}")
 
     def _report(self, write: WriteAttempt) -> None:
-        """Log the end of a write; a single one is the task's result or error."""
+        """Log a creation, or why one of many was not made; a single error is the task's."""
         if write.outcome == "created":
             result = describe_result(write.entry, self._client.settings.web_url)
             logger.info("%s: created, %s", write.entry, result)
@@ -224,7 +237,8 @@ class Runner:
 
     def _look_again(self) -> None:
         """Read the entries of what is blocked, once what has ended is recorded."""
-        self._record_and_claim({})
+        for write in self._record({}):
+            self._route(write)
         blocked = self._blocked
         self._blocked = []
         entries = self.ledger.load([write.entry.id for write in blocked])
@@ -232,10 +246,11 @@ class Runner:
             write.entry = entries[write.entry.id]
             self._route(write)
 
-    def _look_up(self, write: WriteAttempt) -> bool:
-        """Look in the service for what is uncertain; return whether nothing was found.
+    def _is_absent(self, write: WriteAttempt) -> bool:
+        """Look in the service for what is uncertain; return whether it is not there.
 
-        Where nobody can look, nothing is found. A look-up that fails may have missed it.
+        If nobody can look, it counts as not there. It may be there if the look-up fails, or finds
+        what may be another's. What is found is recorded.
         """
         entry = write.entry
         if write.find is None:
@@ -266,9 +281,7 @@ class Runner:
         if entry.state != "uncertain" or entry.idempotency_key is None or not write.matches_intent:
             return False
         header = (settings.idempotency_header or "").lower()
-        age = entry.read_at - entry.key_first_sent_at
-        is_remembered = age < settings.idempotency_hours * MILLISECONDS_PER_HOUR
-        return is_remembered and entry.idempotency_header == header
+        return entry.key_age < self._key_lifetime and entry.idempotency_header == header
 
     # Claiming and sending.
 
@@ -285,20 +298,21 @@ class Runner:
             write = self._ready.popleft()
             claim = self._claim_for(write)
             claims[claim.id] = claim
-            changes[claim.id] = partial(rules.claim, claim, write.entry, self._lease)
-        entries = self._record_and_claim(changes)
-        not_claimed = []
+            changes[claim.id] = partial(
+                rules.claim, claim, write.entry, self._lease, self._key_lifetime
+            )
+        to_route = self._record(changes)
         for entry_id, claim in claims.items():
             write = self.writes[entry_id]
-            write.entry = entries[entry_id]
             if write.entry.owner != claim.owner:
-                not_claimed.append(write)
+                to_route.append(write)
                 continue
+            write.was_claimed = True
             # It begins in the first half of its lease, or never.
             limit = TimeLimit(self._lease / 4, begin_within=self._lease / 2, since=since)
             future = pool.submit(self._send, write.request, write.entry, limit)
             self._in_flight[future] = (write, write.entry)
-        for write in not_claimed:  # once all are sent, as it may look something up
+        for write in to_route:  # once all are sent, as it may look something up
             self._route(write)
 
     def _claim_for(self, write: WriteAttempt) -> LedgerEntry:
@@ -330,28 +344,35 @@ class Runner:
             raise
         return response.as_json() if isinstance(response, Record) else response
 
-    def _record_and_claim(self, claims: Mapping[str, Change]) -> dict[str, LedgerEntry]:
-        """Record what has ended, and claim, in one transaction; route what has ended."""
-        if not self._to_record and not claims:
-            return {}
-        recorded = [self.writes[entry_id] for entry_id in self._to_record]
-        try:
-            entries = self.ledger.change({**self._to_record, **claims})
-        except BaseException as error:
-            self._report_unrecorded(recorded, error)
-            raise
+    def _record(self, claims: Mapping[str, Change]) -> list[WriteAttempt]:
+        """Record what has ended, and claim, in one transaction; return what has ended."""
+        ended = [self.writes[entry_id] for entry_id in self._to_record]
+        changes = {**self._to_record, **claims}
+        if not changes:
+            return []
+        for entry_id, entry in self.ledger.change(changes).items():
+            self.writes[entry_id].entry = entry
         self._to_record = {}
-        for write in recorded:
-            write.entry = entries[write.entry.id]
+        for write in ended:
             self._count_lost(write)
-            self._route(write)
-        return entries
+        return ended
 
-    def _report_unrecorded(self, writes: Iterable[WriteAttempt], error: BaseException) -> None:
+    def _record_rest(self) -> None:
+        """Record what has ended last; say in the log and in the error what cannot be recorded."""
+        try:
+            ended = self._record({})
+        except BaseException as error:
+            self._report_unrecorded(error)
+            raise
+        for write in ended:
+            self._route(write)
+
+    def _report_unrecorded(self, error: BaseException) -> None:
         """Say in the log and in the error what was made, and stands in no ledger."""
         # SQLAlchemy's errors show details, and no notes.
         add_detail = getattr(error, "add_detail", error.add_note)
-        for write in writes:
+        for entry_id in self._to_record:
+            write = self.writes[entry_id]
             if write.is_created:
                 made_id = stored_result(write.response).get("id")
                 text = (
@@ -363,12 +384,14 @@ class Runner:
 
     def _count_lost(self, write: WriteAttempt) -> None:
         """Stop after many responses in a row that were lost, or whose id is that of another."""
-        may_have_worked = write.is_lost or write.is_created
-        is_at_work = isinstance(write.error, errors.FsmKeyInUseError)
-        if write.entry.state == "done" or is_at_work:
-            self._lost_in_a_row = 0
-        elif write.entry.state == "uncertain" and may_have_worked:
+        error = write.error
+        has_conflict = write.is_created and write.entry.state == "uncertain"
+        is_at_work = isinstance(error, errors.FsmKeyInUseError)
+        is_lost = error is not None and error.may_have_written and not is_at_work
+        if has_conflict or is_lost:
             self._lost_in_a_row += 1
+        elif write.is_created or isinstance(error, errors.FsmApiError):  # the service is there
+            self._lost_in_a_row = 0
         if self._lost_in_a_row >= MAX_LOST_IN_A_ROW:
             self.stop(f"{MAX_LOST_IN_A_ROW} lost responses in a row mean that the service is down")
 
@@ -431,7 +454,11 @@ class Runner:
             self._to_record[claimed.id] = partial(rules.record_success, claimed, result)
 
     def _take_error(self, write: WriteAttempt, claimed: LedgerEntry, error: FsmError) -> Change:
-        """Decide whether a write is sent again after an error; return what to record."""
+        """Decide whether a write is sent again after an error; return what to record.
+
+        All sending pauses, or stops, if the error concerns the service. A write without a key whose
+        response was lost is not finished: it may be looked up.
+        """
         has_key = claimed.idempotency_key is not None
         if has_key:
             error = error_with_key(error)
@@ -442,7 +469,7 @@ class Runner:
             if has_key:
                 write.finished = not self._pause_for_retry(write, error)
             return partial(rules.record_lost_response, claimed, storable_text(error))
-        if isinstance(error, TRANSIENT):
+        if isinstance(error, NOTHING_CAME_OF_IT):
             write.finished = not self._pause_for_retry(write, error)
             if write.finished:
                 self.stop(f"every further request would fail with: {error}")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
     from sqlalchemy.sql.elements import ColumnElement
 
-MAX_TEXT = 2_000  # characters that are stored of a text; what is compared or unique is a digest
+MAX_TEXT = 2_000  # characters of a text, before it is escaped; what is compared is a digest
 MAX_RESULT_ID = 64  # characters
 MAX_BIGINT_DIGITS = 19
 MILLISECONDS_PER_DAY = 86_400_000
@@ -227,7 +227,7 @@ class SqlLedger:
             "result_id": result_id,
             "job_digest": job_digest,
             "error": _escaped(entry.error),
-            "note": _escaped(entry.note),
+            "note": _escaped(entry.note and entry.note[-MAX_TEXT:]),  # what was said last
         }
 
 
@@ -326,7 +326,7 @@ class SqlLedgers:
 
 
 def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool]]:
-    """Return what :meth:`EntryFilter.includes` checks."""
+    """Return what :meth:`EntryFilter.includes` checks; the case of letters beyond ASCII counts."""
     conditions: list[ColumnElement[bool]] = []
     for column, texts in ((LEDGER.c.dag_id, wanted.dag_ids), (LEDGER.c.airflow, wanted.airflows)):
         if texts is not None:
@@ -341,8 +341,9 @@ def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool]]:
             sa.func.lower(column).contains(part, autoescape=True)
             for column in (LEDGER.c.key, LEDGER.c.reference)
         ]
-        is_its_id = (LEDGER.c.result_id == part) | (LEDGER.c.id == id_for(wanted.part))
-        conditions.append(sa.or_(*is_named, is_its_id))
+        is_its_id = LEDGER.c.result_id == _escaped(wanted.part)
+        is_its_key = LEDGER.c.id == id_for(wanted.part)
+        conditions.append(sa.or_(*is_named, is_its_id, is_its_key))
     return conditions
 
 

@@ -1,7 +1,7 @@
 """The ledger in the task state store of Airflow 3.3: the entries of one task instance, in pages.
 
-Airflow refuses what a replaced attempt stores, so nobody else writes here: what an earlier attempt
-was sending is uncertain.
+Airflow refuses what a replaced attempt stores, so no other attempt writes here meanwhile: what an
+earlier one was sending is uncertain. People write here only while the task is not at work.
 """
 
 import json
@@ -58,8 +58,9 @@ _REQUIRED_TEXTS = ("key", "service", "digest", "kind", "what")
 class TaskLedger:
     """The entries of one task instance, indexed in memory: a store can only be asked for a page.
 
-    They are read once, when the ledger is opened. Each change goes to the memory first, and then
-    to the store, with the page that it is in. It is used in one thread.
+    They are read once, when the ledger is opened. Each change is stored with the page that it is
+    in, and then remembered: what could not be stored is not remembered either, and the same change
+    may be tried again. It is used in one thread.
 
     Times are by the clock of the worker that sends. Where it was fast, they are ahead of ``now``.
 
@@ -74,7 +75,7 @@ class TaskLedger:
             now = int(time.time() * 1000)
         self._store = store
         self._entries: dict[str, LedgerEntry] = {}
-        self._pages: list[JsonObject] = []  # what is stored of each entry, by id
+        self._pages: dict[int, JsonObject] = {}  # what is stored of each entry, by id
         self._page_of: dict[str, int] = {}
         self._holder_of_job: dict[Any, str] = {}
         while store is not None:
@@ -82,13 +83,14 @@ class TaskLedger:
             page = store.get(f"{PAGE}{number}")
             if page is None:  # that was all
                 break
-            self._pages.append({})
+            self._pages[number] = {}
             for entry_id, stored in _entries_in(page, task).items():
                 entry = as_seen(as_read(entry_from(entry_id, stored, task)), now)
                 if entry.state == "sending":
                     entry = replace(entry, state="uncertain", error="no response was recorded")
                 self._page_of[entry_id] = number
-                self._put(entry)
+                self._pages[number][entry_id] = _as_stored(entry)
+                self._remember(entry)
 
     def load(self, ids: Iterable[str]) -> dict[str, LedgerEntry]:
         now = int(time.time() * 1000)
@@ -100,12 +102,14 @@ class TaskLedger:
 
     def plan(self, entries: Collection[LedgerEntry]) -> dict[str, LedgerEntry]:
         new = [entry for entry in entries if entry.id not in self._entries]
+        sizes = Counter(self._page_of.values())
+        number = max(sizes, default=0)
         for entry in new:
-            if not self._pages or len(self._pages[-1]) >= PAGE_ENTRIES:
-                self._pages.append({})
-            self._page_of[entry.id] = len(self._pages) - 1
-            self._put(entry)
-        self._write(new)
+            if sizes[number] >= PAGE_ENTRIES:
+                number += 1
+            self._page_of[entry.id] = number
+            sizes[number] += 1
+        self._store_entries(new)
         return self.load([entry.id for entry in entries])
 
     def change(self, changes: Mapping[str, Change]) -> dict[str, LedgerEntry]:
@@ -113,13 +117,12 @@ class TaskLedger:
         for entry_id, before in self.load(changes).items():
             after = changes[entry_id](before)
             if after.kind == "job" and after.state == "done" and after.result_id is not None:
-                holder_id = self._holder_of_job.get(after.result_id, entry_id)
+                holder_id = self._holder_of_job.setdefault(after.result_id, entry_id)
                 if holder_id != entry_id:
                     after = mark_conflict(after, self._entries[holder_id].key, before)
             if after is not before:
-                self._put(after)
                 changed.append(after)
-        self._write(changed)
+        self._store_entries(changed)
         return self.load(changes)
 
     def rivals_of(self, entry: LedgerEntry) -> list[str]:
@@ -131,21 +134,31 @@ class TaskLedger:
                 keys.append(other.key)
         return keys
 
-    def _put(self, entry: LedgerEntry) -> None:
-        values = {name: getattr(entry, name) for name in _STORED_FIELDS}
-        stored = {name: value for name, value in values.items() if value}
+    def _store_entries(self, entries: Iterable[LedgerEntry]) -> None:
+        """Store entries page by page, in order: a missing page would hide those after it."""
+        entries_by_page: dict[int, list[LedgerEntry]] = {}
+        for entry in entries:
+            entries_by_page.setdefault(self._page_of[entry.id], []).append(entry)
+        for number in sorted(entries_by_page):
+            stored = dict(self._pages.get(number, {}))
+            for entry in entries_by_page[number]:
+                stored[entry.id] = _as_stored(entry)
+            if self._store is not None:
+                page = {"version": PAGE_FORMAT, "entries": stored}
+                self._store.set(f"{PAGE}{number}", page, retention=NEVER_EXPIRE)
+            self._pages[number] = stored
+            for entry in entries_by_page[number]:
+                self._remember(entry)
+
+    def _remember(self, entry: LedgerEntry) -> None:
         self._entries[entry.id] = entry
-        self._pages[self._page_of[entry.id]][entry.id] = stored
         if entry.kind == "job" and entry.state == "done":
             self._holder_of_job[entry.result_id] = entry.id
 
-    def _write(self, entries: Iterable[LedgerEntry]) -> None:
-        """Store the pages of entries, in order: a missing page would hide those after it."""
-        if self._store is None:
-            return
-        for number in sorted({self._page_of[entry.id] for entry in entries}):
-            page = {"version": PAGE_FORMAT, "entries": self._pages[number]}
-            self._store.set(f"{PAGE}{number}", page, retention=NEVER_EXPIRE)
+
+def _as_stored(entry: LedgerEntry) -> JsonObject:
+    values = {name: getattr(entry, name) for name in _STORED_FIELDS}
+    return {name: value for name, value in values.items() if value}
 
 
 def _entries_in(page: Any, task: Task) -> dict[str, JsonObject]:

@@ -82,7 +82,7 @@ def test_a_task_writes_to_one_service_and_account(
         edit_connection(monkeypatch, **{field: other.base_url if field == "host" else "another"})
 
         with pytest.raises(
-            AirflowFailException, match="earlier attempts of this task have written to http"
+            AirflowFailException, match="earlier attempts of this task have used http"
         ):
             operator(if_uncertain="create").execute(context_for(store, cleared=1))
         assert (len(service.requests), other.requests) == (1, [])

@@ -273,8 +273,10 @@ class Model:
     def claimed(self, p, a, entry):
         self.name = f"{p}.{a.tries}"
         write = self.pending(p, a, a.entry)
-        claim = self.runner(p)._claim_for(write)
-        after = self.changed(partial(ledger.claim, claim, self.seen(a.entry), LEASE), entry)
+        by = self.runner(p)
+        claim = by._claim_for(write)
+        change = partial(ledger.claim, claim, self.seen(a.entry), LEASE, by._key_lifetime)
+        after = self.changed(change, entry)
         return after, self.table[after].owner == claim.owner
 
     def recorded(self, p, a, entry, is_taken):

@@ -110,6 +110,8 @@ NEEDED = {
         "impatient",
         "two headers, impatient",
         None,
+        "token",
+        None,
         "impatient",
         "token",
         "create",
@@ -137,7 +139,8 @@ NEEDED = {
 """By rule, for each of its conditions: a scenario in which something goes wrong without it.
 
 Without those of None nothing does:
-- ``claim``: an entry with the owner that was seen is never ``sending`` again, once it was not.
+- ``claim``: the model's keys are never too old (test_recording.py has one that is); an entry with
+  the owner that was seen is never ``sending`` again, once it was not.
 - ``record_success``: what is not done has no result that a success could be equal to.
 - ``mark_conflict``: the model's service gives two writes one id only if they are one to it.
 - ``record_lookup``: a late success, which keeps the owner, is of the job that was looked up.
@@ -207,8 +210,8 @@ def send_within_the_lease(patch):
     look_up_at_once(patch)
     claim = ledger.claim
 
-    def claim_at_once(proposed, seen, lease, entry):
-        after = claim(proposed, seen, lease, replace(entry, lease_until=0))
+    def claim_at_once(proposed, seen, lease, key_lifetime, entry):
+        after = claim(proposed, seen, lease, key_lifetime, replace(entry, lease_until=0))
         return entry if after.lease_until == 0 else after
 
     patch.setattr(ledger, "claim", claim_at_once)
