@@ -20,7 +20,6 @@ from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
 from fsm_provider.api.parsing import parse_json, parse_page
-from fsm_provider.api.redaction import TOKEN_LENGTH, hide, hide_in
 from fsm_provider.api.request import SAFE_METHODS, ApiRequest, TimeLimit
 from fsm_provider.api.retry import RetryState
 from fsm_provider.api.settings import Settings
@@ -196,7 +195,13 @@ class FsmClient:
         if request.is_versioned and self.settings.api_version:
             all_headers.setdefault("X-API-VERSION", self.settings.api_version)
         sent = replace(request, headers=all_headers)
-        read = partial(self._read, request)
+
+        def read(body: bytes) -> Any:
+            values = parse_json(body) if body else None
+            if request.read is None:
+                return values
+            return request.read(values, self.settings.server_timezone)
+
         attempt = partial(self._transport.request, sent, read, limit=limit)
         return self._repeat(attempt, is_write=request.method not in SAFE_METHODS)
 
@@ -297,21 +302,6 @@ class FsmClient:
             if settings.service != self.settings.service:
                 raise errors.FsmConnectionEditedError(**vars(error)) from error
             self._token = settings.token
-
-    def _read(self, request: ApiRequest, body: bytes) -> Any:
-        """Return what a request's reader makes of the response, which may be stored: no token.
-
-        Its JSON values are None if it is empty.
-        """
-        values = parse_json(body) if body else None
-        token = self._token.get_secret_value()
-        if len(token) >= TOKEN_LENGTH:  # a shorter one may be part of any text
-            text = body.decode(errors="replace")
-            if hide(text, token) != text:
-                values = hide_in(values, token)
-        if request.read is None:
-            return values
-        return request.read(values, self.settings.server_timezone)
 
     def reserve(self) -> float:
         """Reserve the next time of ``max_requests_per_second``; return the seconds until then."""

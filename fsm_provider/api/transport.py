@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import requests
 from pydantic import SecretStr
+from pydantic_core import to_json
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, requote_uri, select_proxy
@@ -45,8 +46,16 @@ from fsm_provider.api.errors import (
     is_refusal,
 )
 from fsm_provider.api.metrics import Metrics
-from fsm_provider.api.parsing import warn_once
-from fsm_provider.api.redaction import excerpt, printable, request_id_in
+from fsm_provider.api.parsing import parse_json, warn_once
+from fsm_provider.api.redaction import (
+    TOKEN_LENGTH,
+    excerpt,
+    hide,
+    hide_in,
+    may_hold,
+    printable,
+    request_id_in,
+)
 from fsm_provider.api.request import ApiRequest, TimeLimit
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
 from fsm_provider.api.validation import ResultT, parse_headers
@@ -170,7 +179,8 @@ class Transport:
                 url=f"{self._settings.base_url}{request.path}",
                 connection=self._settings._connection,
             )
-        result = read(_to_utf8(body, response.headers.get("Content-Type", "")))
+        text = _to_utf8(body, response.headers.get("Content-Type", ""))
+        result = read(_without_token(text, token))
         exchange.is_confirmed = True
         return result
 
@@ -378,6 +388,18 @@ def _to_utf8(body: bytes, content_type: str) -> bytes:
         raise FsmResponseError(
             f"the body is not in its declared charset, {printable(declared[1])}"
         ) from None
+
+
+def _without_token(body: bytes, token: SecretStr) -> bytes:
+    """Return JSON without the token: what is read of a response may be stored."""
+    secret = token.get_secret_value()
+    may_be_in_any_text = len(secret) < TOKEN_LENGTH
+    if may_be_in_any_text or not may_hold(body, secret):
+        return body
+    text = body.decode(errors="replace")
+    if hide(text, secret) == text:
+        return body
+    return to_json(hide_in(parse_json(body), secret))
 
 
 def _retry_after(response: BaseHTTPResponse) -> float | None:

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from fsm_provider.api import FsmInputError, FsmResponseError
 from fsm_provider.testing import faults
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
-from tests.unit.conftest import contents
+from tests.unit.conftest import TOKEN, contents
 from tests.unit.state_store import context_for
 from tests.unit.transfers.exports import (
     COLUMNS,
@@ -271,6 +271,19 @@ def test_an_unreadable_pdf_url_is_in_no_file(service, connect, tmp_path):
 
     for content in contents(tmp_path).values():
         assert b"signed-canary" not in content
+
+
+@pytest.mark.parametrize("export_listing", [export, export_assets])
+def test_a_token_that_the_service_repeats_is_in_no_file(service, connect, tmp_path, export_listing):
+    connect(service)
+    service.add_form(formName=f"for {TOKEN}", unspecified=[TOKEN])
+    service.add_asset_dynamic_field(name=f"for {TOKEN}")
+
+    export_listing(tmp_path)
+
+    [content] = contents(tmp_path).values()
+    assert TOKEN.encode() not in content
+    assert b"for ***" in content
 
 
 @pytest.mark.parametrize("format", FORMATS)
