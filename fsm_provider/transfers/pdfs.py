@@ -256,7 +256,8 @@ class PdfTransfer:
             self._failures_in_a_row = 0
             return
         self._failures_in_a_row += 1
-        if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
+        is_enough = self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW  # others count meanwhile
+        if is_enough and not self._stopping.is_set():
             logger.error("%s transient failures in a row: no more are tried", MAX_FAILURES_IN_A_ROW)
             self._stopping.set()
 
