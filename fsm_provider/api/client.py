@@ -1,4 +1,4 @@
-"""The client: the only place that sends requests. It repeats a request only where that is safe."""
+"""The client: the service's operations. All requests pass here; it repeats those that it may."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from operator import attrgetter
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
@@ -16,16 +15,15 @@ from pydantic import SecretStr
 
 from fsm_provider.api import errors, models
 from fsm_provider.api.forms import FORM_FILTERS, FormFilter, FormFilters, matching_forms
-from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing
+from fsm_provider.api.listing import DEFAULT_MAX_PAGES, CursorPaginator, Listing, records_of
 from fsm_provider.api.metrics import Metrics
 from fsm_provider.api.models import AssetDynamicField, Form, Job, Page, Record, Webhook
 from fsm_provider.api.parsing import parse_json, parse_page
-from fsm_provider.api.redaction import TOKEN_LENGTH, hide, hide_in
 from fsm_provider.api.request import SAFE_METHODS, ApiRequest, TimeLimit
 from fsm_provider.api.retry import RetryState
 from fsm_provider.api.settings import Settings
 from fsm_provider.api.throttling import reserve_time
-from fsm_provider.api.validation import ResultT, parse_params, parse_path
+from fsm_provider.api.validation import ResultT, checked_path, parse_params
 
 if TYPE_CHECKING:
     from fsm_provider.api.downloads import PdfLimits
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-# A loop's variable would hold a page while the next one is read: see matching_forms.
-_records = attrgetter("data")
 FILTER_PARAMS = frozenset(FORM_FILTERS.values())
 Params = Mapping[str, Any]
 Headers = Mapping[str, str]
@@ -119,10 +115,10 @@ class FsmClient:
         :raises FsmUncertainWriteError: if the job may exist nevertheless; any other FsmError: it
             does not.
         """
-        from fsm_provider.api.payloads import JobRequest, check, warn_of_nothing
+        from fsm_provider.api.payloads import JobRequest, check, warn_of_empty_templates
 
         asked = check(JobRequest, {"property_id": property_id, "job": job}, "")
-        warn_of_nothing(asked)
+        warn_of_empty_templates(asked)
         return cast(Job, self.send(asked.request()))
 
     def register_webhook(self, webhook: WebhookCreate | dict[str, Any]) -> Webhook:
@@ -156,8 +152,8 @@ class FsmClient:
         :raises FsmInputError: at once, for an invalid path or params; any other FsmError: during
             iteration.
         """
-        pages = self.pages(parse_path(path), params=params, model=model, max_pages=max_pages)
-        return chain.from_iterable(map(_records, pages.pages_with_warning()))
+        pages = self.pages(checked_path(path), params=params, model=model, max_pages=max_pages)
+        return records_of(pages.pages_with_warning())
 
     def request(
         self,
@@ -178,7 +174,9 @@ class FsmClient:
         """
         if not (isinstance(method, str) and method.isascii() and method.isalpha()):
             raise errors.FsmInputError("method: should be a name such as POST")
-        return self.send(ApiRequest.build(method.upper(), parse_path(path), params, json, headers))
+        return self.send(
+            ApiRequest.build(method.upper(), checked_path(path), params, json, headers)
+        )
 
     def send(
         self,
@@ -190,14 +188,20 @@ class FsmClient:
         """Send a request, a write once; return what its reader makes of the response.
 
         :param headers: further headers, such as an idempotency key.
-        :param limit: of the request's time; the caller keeps to ``max_requests_per_second``.
+        :param limit: of the request's time, which the caller has reserved, see :meth:`reserve`.
         """
         all_headers = {**request.headers, **(headers or {})}
         if request.is_versioned and self.settings.api_version:
             all_headers.setdefault("X-API-VERSION", self.settings.api_version)
         sent = replace(request, headers=all_headers)
-        read = partial(self._read, request)
-        attempt = partial(self._transport.request, sent, read, limit=limit)
+
+        def read(body: bytes) -> Any:
+            values = parse_json(body) if body else None
+            if request.read is None:
+                return values
+            return request.read(values, self.settings.server_timezone)
+
+        attempt = partial(self._transport.send_once, sent, read, reserved=limit)
         return self._repeat(attempt, is_write=request.method not in SAFE_METHODS)
 
     def pages(
@@ -215,26 +219,25 @@ class FsmClient:
             sent.setdefault(settings.page_size_param, settings.page_size)
         paginator = CursorPaginator(settings.cursor_param, max_pages=max_pages)
         # Without a filter, a 404 may be that of a wrong base path.
-        lists_some_forms = path == models.LIST_FORMS.path and not FILTER_PARAMS.isdisjoint(sent)
+        has_form_filter = path == models.LIST_FORMS.path and not FILTER_PARAMS.isdisjoint(sent)
+        no_forms_response = settings.no_forms_response if has_form_filter else None
 
         def fetch(at: CursorPaginator) -> Page[Any]:
-            is_of_none = None  # what the response is like if there are no forms
-            if lists_some_forms and at.cursor is None:
-                is_of_none = settings.no_forms_response
+            is_first = at.cursor is None
             read = partial(
                 parse_page,
                 model=model,
                 number=at.page_number,
                 timezone=settings.server_timezone,
-                may_be_empty=is_of_none == "empty",
+                may_be_empty=is_first and no_forms_response == "empty",
             )
-            call = ApiRequest.build("GET", path, {**sent, **at.params})
+            request = ApiRequest.build("GET", path, {**sent, **at.params})
             try:
-                return self._repeat(partial(self._transport.request, call, read))
+                return self._repeat(partial(self._transport.send_once, request, read))
             except errors.FsmNotFoundError:
-                if is_of_none != "404":
-                    raise
-                return read(b"", may_be_empty=True)
+                if is_first and no_forms_response == "404":
+                    return read(b"", may_be_empty=True)  # a page without forms
+                raise
 
         return Listing(f"{settings.base_url}{path}", paginator, fetch)
 
@@ -297,21 +300,6 @@ class FsmClient:
             if settings.service != self.settings.service:
                 raise errors.FsmConnectionEditedError(**vars(error)) from error
             self._token = settings.token
-
-    def _read(self, request: ApiRequest, body: bytes) -> Any:
-        """Return what a request's reader makes of the response, which may be stored: no token.
-
-        Its JSON values are None if it is empty.
-        """
-        values = parse_json(body) if body else None
-        token = self._token.get_secret_value()
-        if len(token) >= TOKEN_LENGTH:  # a shorter one may be part of any text
-            text = body.decode(errors="replace")
-            if hide(text, token) != text:
-                values = hide_in(values, token)
-        if request.read is None:
-            return values
-        return request.read(values, self.settings.server_timezone)
 
     def reserve(self) -> float:
         """Reserve the next time of ``max_requests_per_second``; return the seconds until then."""

@@ -23,7 +23,11 @@ from urllib3.connection import HTTPConnection
 from fsm_provider.api.errors import FsmPdfUrlError
 from fsm_provider.api.request import SAFE_METHODS, TimeLimit
 
-MAX_IDLE_BEFORE_WRITE = 1.0  # seconds; a connection that was idle for longer may have been dropped
+MAX_IDLE_BEFORE_WRITE = 1.0
+"""Seconds since the latest exchange of a connection began; it was idle for no longer than that.
+
+One that was idle for longer may have been dropped.
+"""
 
 
 @dataclass(eq=False)
@@ -106,12 +110,12 @@ class _Response(HTTPResponse):
     def _receive(self, buffer: Any) -> int:
         limit = self._limit
         if limit:
-            self._socket.settimeout(min(limit.require(), self._timeout))
+            self._socket.settimeout(min(limit.left_or_raise(), self._timeout))
         try:
             count = self._socket.recv_into(buffer)
         except TimeoutError:
             if limit:
-                limit.require()
+                limit.left_or_raise()
             raise
         self._has_ended = count == 0
         return count
@@ -126,10 +130,10 @@ class _Response(HTTPResponse):
 
     def _close_conn(self) -> None:
         """Shut the connection, which the pool then discards, if more bytes follow the response."""
-        if not self.will_close:
-            self._limit = None
-            with suppress(OSError):  # raised if there are none
-                self._socket.settimeout(0)
+        if not self.will_close:  # else it is closed in any case
+            self._limit = None  # else _receive would set another timeout
+            with suppress(OSError):  # which a socket without bytes raises
+                self._socket.settimeout(0)  # do not wait for any
                 if self.fp.peek(1):
                     self._socket.shutdown(socket.SHUT_RDWR)
         super()._close_conn()  # type: ignore[misc]
@@ -159,8 +163,8 @@ class Connection(HTTPConnection):
         if not exchange.may_reuse_connection:
             return False
         if exchange.is_write:
-            idle = time.monotonic() - latest.began_at
-            if idle > MAX_IDLE_BEFORE_WRITE:
+            since_latest = time.monotonic() - latest.began_at
+            if since_latest > MAX_IDLE_BEFORE_WRITE:
                 return False
         return super().is_connected
 

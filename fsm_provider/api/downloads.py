@@ -150,7 +150,7 @@ class Download:
         exchange = Exchange("GET", parts.geturl(), _target(url, parts), headers, limit=self._limit)
         is_service_host = parts.hostname == self.transport.base.hostname
         may_be_private = self.allow_private_addresses or is_service_host
-        return self.transport.send(
+        return self.transport.open_response(
             exchange, elsewhere=not is_service, public_only=not may_be_private
         )
 

@@ -18,12 +18,12 @@ from fsm_provider.api.errors import FsmInputError, FsmResponseError
 from fsm_provider.api.validation import (
     JsonObject,
     canonical_id,
+    check_found,
     parse_identifier,
     parse_names,
     parse_text,
     parse_time,
     pluralize,
-    refuse_none,
 )
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def parse_forms(forms: Any, timezone: tzinfo) -> list[Form]:
 
     :raises FsmInputError: if it is no list, or names the first item that is no form.
     """
-    refuse_none("forms", forms)
+    check_found("forms", forms)
     is_single_form = isinstance(forms, str | Mapping)
     if is_single_form or not isinstance(forms, Iterable):
         raise FsmInputError(

@@ -15,7 +15,7 @@ from fsm_provider.api.payloads import EXTRA_FIELDS, JOB_FIELDS, JobRequest, chec
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import (
     INTEGER_AS_FLOAT,
-    NOTHING,
+    MISSING_AS_TEXT,
     JsonObject,
     canonical_id,
     parse_params,
@@ -38,7 +38,7 @@ REFERENCE: Field = ("job", "customerReference")
 ANY_JSON: tuple[Field, ...] = (("job", "skills"), ("job", EXTRA_FIELDS))
 """Fields, or the objects that hold them, whose values may be any JSON."""
 
-_NO_VALUE = {word.casefold() for word in (*NOTHING, "N/A", "NA")}
+_NO_VALUE = {word.casefold() for word in (*MISSING_AS_TEXT, "N/A", "NA")}
 _SPREADSHEET_ERROR = re.compile(r"#(N/A|[A-Z0-9/_]+[!?]|##+)")
 # By which a table keeps Excel from taking a text for a number.
 _TEXT_FORMULA = re.compile('="((?:[^"]|"")*)"')
@@ -263,7 +263,7 @@ def _text_of(cell: Any) -> str:
     formula = _TEXT_FORMULA.fullmatch(text)
     if formula:
         text = formula[1].replace('""', '"').strip()
-    return "" if text in NOTHING else text
+    return "" if text in MISSING_AS_TEXT else text
 
 
 def _exact_number(number: float | Decimal) -> int | str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import re
 from array import array
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Any
 
 from fsm_provider.api.errors import FsmPaginationError
@@ -104,6 +105,14 @@ def _identifiers_of(records: list[Any]) -> list[Any]:
     return identifiers
 
 
+def records_of(pages: Iterable[Page[Any]]) -> Iterator[Any]:
+    """Yield the records of pages.
+
+    A loop's variable would hold a page while the next one is read: see ``matching_forms``.
+    """
+    return chain.from_iterable(map(attrgetter("data"), pages))
+
+
 class Listing(Iterator[Page[Any]]):
     """The pages of one listing, fetched as they are iterated.
 
@@ -124,7 +133,7 @@ class Listing(Iterator[Page[Any]]):
         self.paginator = paginator
         self._fetch = fetch
         self._identifiers: array[int] | None = array("q")
-        """Of all records, while they may be compared with a total; None once they cannot be."""
+        """Those of all records read so far; None once one is no integer, as nothing counts them."""
 
     def __next__(self) -> Page[Any]:
         if self.paginator.finished:

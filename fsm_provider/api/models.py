@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from fsm_provider.api.validation import parse_integer
+from fsm_provider.api.validation import to_integer
 
 _ACRONYMS = {"id": "ID", "pdf": "PDF", "sla": "SLA", "url": "URL"}
 
@@ -59,7 +59,7 @@ def _either(expected: str, likely: CoreSchema, other: CoreSchema) -> GetPydantic
 _INTEGER = _either(
     "an integer",
     core_schema.int_schema(strict=True),
-    core_schema.no_info_plain_validator_function(parse_integer),
+    core_schema.no_info_plain_validator_function(to_integer),
 )
 _TIME = _either(
     "an ISO 8601 time",

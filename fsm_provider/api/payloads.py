@@ -42,14 +42,14 @@ from fsm_provider.api.settings import is_readable_on_the_way
 from fsm_provider.api.validation import (
     FOUND_NOTHING,
     HALF_A_CHARACTER,
-    NOTHING,
+    MISSING_AS_TEXT,
     SURROGATE,
     JsonObject,
     Location,
     canonical_id,
+    check_found,
     parse_identifier,
     parse_key,
-    refuse_none,
     validated,
     visible_text,
 )
@@ -63,26 +63,33 @@ class _Payload(BaseModel):
     )
 
 
-def _integer_to_text(value: Any) -> Any:
-    refuse_none("", value, as_word=True)
+def _text_of_integer(value: Any) -> Any:
+    """Make text of an integer; refuse what says that a template has found nothing."""
+    check_found("", value, as_word=True)
     return str(value) if type(value) is int else value
 
 
-def _amount_to_text(value: Any) -> Any:
+def _text_of_amount(value: Any) -> Any:
     if isinstance(value, float):
         raise ValueError("should be text or Decimal: a float is not exact")
-    return format(value, "f") if isinstance(value, Decimal) else _integer_to_text(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    return _text_of_integer(value)
 
 
 def _check_characters(value: Any) -> Any:
+    """Refuse JSON values in which any text has half a character."""
     if SURROGATE.search(dumps(value, ensure_ascii=False, allow_nan=False)):
         raise ValueError(HALF_A_CHARACTER)
     return value
 
 
 Text = Annotated[StrictStr, StringConstraints(min_length=0)]
-"""Of complete characters, which pydantic checks only where it has something else to check."""
-TextID = Annotated[Text, BeforeValidator(_integer_to_text)]
+"""Text without half a character.
+
+The length excludes none: pydantic checks characters only where there is a constraint to check.
+"""
+TextID = Annotated[Text, BeforeValidator(_text_of_integer)]
 _Decimal = StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?$")
 _Complete = AfterValidator(_check_characters)
 
@@ -111,11 +118,12 @@ class JobCreate(_Payload):
     service_reminder_instance3_id: Integer | None = None
     skills: Annotated[JsonValue, _Complete] = None
     customer_reference: TextID | None = None
-    quoted_amount: Annotated[StrictStr, _Decimal, BeforeValidator(_amount_to_text)] | None = None
+    quoted_amount: Annotated[StrictStr, _Decimal, BeforeValidator(_text_of_amount)] | None = None
     priority: Text | None = None
     business_unit_id: Integer | None = None
     user_group_id: Integer | None = None
-    extra_fields: Annotated[dict[str, JsonValue], _Complete] = Field({}, alias="extra_fields")
+    # No field of the service: without an alias of its own it would be called extraFields.
+    extra_fields: Annotated[dict[str, JsonValue], _Complete] = Field({}, alias=EXTRA_FIELDS)
 
     @field_validator(EXTRA_FIELDS)
     @classmethod
@@ -129,18 +137,19 @@ class JobCreate(_Payload):
         values = self.model_dump(
             mode="json", by_alias=True, exclude_unset=True, exclude={EXTRA_FIELDS}
         )
+        # None leaves a field out; but skills are sent unchanged.
         sent = {
             name: value for name, value in values.items() if value is not None or name == "skills"
         }
         return {**sent, **self.extra_fields}
 
 
-JOB_FIELDS: dict[str, str] = {}
-for _attribute in JobCreate.model_fields:
-    if _attribute != EXTRA_FIELDS:
-        _name = wire_name(_attribute)
-        JOB_FIELDS[_attribute] = _name
-        JOB_FIELDS[_name] = _name
+_WIRE_NAMES = {
+    attribute: wire_name(attribute)
+    for attribute in JobCreate.model_fields
+    if attribute != EXTRA_FIELDS
+}
+JOB_FIELDS = {**_WIRE_NAMES, **{name: name for name in _WIRE_NAMES.values()}}
 """The service's name of each field, by that name and in snake_case."""
 
 
@@ -356,11 +365,11 @@ def _said_once(text: str, clause: str) -> str:
     return text.replace(clause, "") + clause if clause in text else text
 
 
-def warn_of_nothing(asked: JobRequest) -> None:
+def warn_of_empty_templates(asked: JobRequest) -> None:
     """Log which texts of a job, sent as they are, come from a template that found nothing."""
     for name in ("notes", "priority"):
         text = getattr(asked.job, name)
-        if text in NOTHING:
+        if text in MISSING_AS_TEXT:
             problem = FOUND_NOTHING.format(text)
             logger.warning(
                 "job.%s at property %s %s. It is sent as it is", name, asked.property_id, problem

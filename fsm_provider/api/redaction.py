@@ -21,6 +21,14 @@ _SECRET = re.compile(
 """A key that ends in ``secret`` in JSON, a form or XML, and its value."""
 _MAY_BE_SECRET = re.compile("secret|whsec", re.IGNORECASE)
 _REQUEST_ID = re.compile(r"(request|correlation|trace)-?id", re.IGNORECASE)
+_CODE = rb"(?:3[0-9]|[46][1-9A-Fa-f]|[57][0-9Aa])"
+"""The code of a letter or digit, in hexadecimal digits."""
+_ENCODED_LETTERS = {
+    b"\\": rb"\\u00" + _CODE,
+    b"%": b"%" + _CODE,
+    b"&": b"&#(?:[xX]0*" + _CODE + b"|0*(?:[4-9]|1[0-2])[0-9])",
+}
+"""By its first character, a letter or digit as JSON, a URL or HTML may write it; few writers do."""
 
 
 def excerpt(body: bytes, token: str, confidential: Iterable[str] = ()) -> str:
@@ -36,6 +44,27 @@ def excerpt(body: bytes, token: str, confidential: Iterable[str] = ()) -> str:
         return ""
     start = _SECRET.sub(r"\1***", hidden)[:EXCERPT_LENGTH]
     return printable(start)[:EXCERPT_LENGTH]
+
+
+def may_hold(body: bytes, token: str) -> bool:
+    """Return whether JSON may hold a token, also as JSON, URLs and HTML write it.
+
+    It may where it has the token as it is. Where a part of the token is encoded, either no letter
+    or digit is, and it has the token's longest run of these; or it has an encoded one. A token
+    shorter than ``TOKEN_LENGTH`` may be a part of any text, and is not looked for.
+
+    This takes 4 % of the time in which a page is parsed, and 15 to 35 % where it has a backslash, %
+    or &. To look for the token as ``hide`` does would take five times that time.
+    """
+    if len(token) < TOKEN_LENGTH:
+        return False
+    if token.encode() in body:
+        return True
+    longest_run = max(re.split("[^0-9A-Za-z]", token), key=len)
+    for start, encoded in _ENCODED_LETTERS.items():
+        if start in body and (longest_run.encode() in body or re.search(encoded, body)):
+            return True
+    return False
 
 
 def hide(text: str, *secrets: str) -> str:

@@ -26,7 +26,9 @@ def clocks() -> tuple[float, float]:
 
 @dataclass(eq=False)
 class TimeLimit:
-    """A limit on the time from the first of some requests on.
+    """A limit on the time that some requests take together, or a single one.
+
+    ``start`` is called before each; the time begins with the first.
 
     :param begin_within: seconds after ``since``, by :func:`clocks`, in which a request may begin.
     """
@@ -45,7 +47,7 @@ class TimeLimit:
             return self.seconds
         return self._end - time.monotonic()
 
-    def require(self) -> float:
+    def left_or_raise(self) -> float:
         """Return the seconds that are left; raise a TimeoutError if there are none."""
         seconds_left = self.left()
         if seconds_left <= 0:

@@ -1,7 +1,8 @@
 """Send one request: return the body of a success, or raise a typed error.
 
-It uses requests' adapter without a session: ``.netrc``, which would replace the token, is ignored,
-and no redirect is followed. A write may be repeated only if none of its bytes was sent.
+It sends through requests' adapter. A session of requests would follow redirects, and replace the
+token by what ``.netrc`` holds. Nothing is repeated here: the class of an error says whether a write
+may have taken effect, and so whether it may be sent again.
 """
 
 import logging
@@ -18,6 +19,7 @@ from urllib.parse import SplitResult, urlsplit
 
 import requests
 from pydantic import SecretStr
+from pydantic_core import to_json
 from requests.adapters import HTTPAdapter
 from requests.structures import CaseInsensitiveDict
 from requests.utils import DEFAULT_CA_BUNDLE_PATH, get_environ_proxies, requote_uri, select_proxy
@@ -45,8 +47,8 @@ from fsm_provider.api.errors import (
     is_refusal,
 )
 from fsm_provider.api.metrics import Metrics
-from fsm_provider.api.parsing import warn_once
-from fsm_provider.api.redaction import excerpt, printable, request_id_in
+from fsm_provider.api.parsing import parse_json, warn_once
+from fsm_provider.api.redaction import excerpt, hide_in, may_hold, printable, request_id_in
 from fsm_provider.api.request import ApiRequest, TimeLimit
 from fsm_provider.api.settings import Settings, is_readable_on_the_way
 from fsm_provider.api.validation import ResultT, parse_headers
@@ -79,10 +81,11 @@ _CHUNK = 2**16  # bytes, decoded, that are read at once
 class Transport:
     """Sends requests over connections that are kept alive: to one service, and to hosts it names.
 
-    A client makes one, and its threads share it. The first request of a process makes the pools of
-    connections, and so does the first one after a fork, since the connections there are those of
-    the parent. After ``close``, another request makes new ones. Once no response came over a
-    connection to the service that was used before, each write begins on a new one.
+    A client makes one, and its threads share it. The first request makes the pools of connections.
+    After a fork, the first request of the child makes others, as those that are there are the
+    parent's; so does a request after ``close``. Writes may go over connections that were used
+    before, until no response comes over such a connection to the service: from then on, each write
+    begins on a new one.
 
     :param throttle: waits until a request to the service may begin.
     :ivar base: the service's base URL, its host as it is sent.
@@ -99,32 +102,34 @@ class Transport:
         self._verify = _certificates_for(settings)
         self._timeout = Timeout(connect=settings.timeout, read=settings.timeout)
         self._may_reuse_for_writes = True
-        self._process = 0  # the one whose pools these are
+        self._pools_process = 0  # identifier of the process that made the pools; 0: there are none
         self._adapters: dict[type[Connection], HTTPAdapter] = {}
         self._service_pool: HTTPConnectionPool | None = None
 
     def close(self) -> None:
-        self._process = 0
+        self._pools_process = 0
         self._service_pool = None
         for adapter in self._adapters.values():
             adapter.close()
 
-    def request(
+    def send_once(
         self,
         request: ApiRequest,
         read: Callable[[bytes], ResultT],
         token: SecretStr,
-        limit: TimeLimit | None = None,
+        reserved: TimeLimit | None = None,
     ) -> ResultT:
         """Send a request once; return what ``read`` makes of the body of a success.
 
+        :param reserved: the limits of a time that the caller has reserved for it; None: it waits
+            here until it may begin, and has some timeouts of the connection.
         :raises FsmUncertainWriteError: if a write may have taken effect nevertheless; any
             other FsmError: it has not.
         """
-        if limit is None:  # else the caller has waited
+        if reserved is None:
             self.throttle()
-            limit = TimeLimit(RESPONSE_TIMEOUTS * self._settings.timeout)
-        exchange = self._prepare(request, token, limit)
+            reserved = TimeLimit(RESPONSE_TIMEOUTS * self._settings.timeout)
+        exchange = self._prepare(request, token, reserved)
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             return self._send_and_read(request, exchange, read, token)
@@ -156,9 +161,10 @@ class Transport:
         :raises FsmApiError: for any other status.
         :raises FsmResponseError: if no complete and readable response arrives.
         """
-        with self.send(exchange) as response:
+        with self.open_response(exchange) as response:
             is_success = 200 <= response.status < 300
             body = self._read_body(response, is_success)
+        token_text = token.get_secret_value()
         if not is_success:
             raise error_for(
                 response,
@@ -166,11 +172,14 @@ class Transport:
                 error_class_for(response.status),
                 method=request.method,
                 path=request.path,
-                body_excerpt=excerpt(body, token.get_secret_value(), request.confidential),
+                body_excerpt=excerpt(body, token_text, request.confidential),
                 url=f"{self._settings.base_url}{request.path}",
                 connection=self._settings._connection,
             )
-        result = read(_to_utf8(body, response.headers.get("Content-Type", "")))
+        body = _to_utf8(body, response.headers.get("Content-Type", ""))
+        if may_hold(body, token_text):  # what is read may be stored
+            body = to_json(hide_in(parse_json(body), token_text))
+        result = read(body)
         exchange.is_confirmed = True
         return result
 
@@ -189,10 +198,10 @@ class Transport:
             )
         return body
 
-    def send(
+    def open_response(
         self, exchange: Exchange, *, elsewhere: bool = False, public_only: bool = False
     ) -> BaseHTTPResponse:
-        """Send once, and return the response, its body unread.
+        """Send an exchange, and return its response, the body unread.
 
         :param elsewhere: to another place than the service's own scheme, host and port.
         :param public_only: refuse a host whose address is not public.
@@ -254,13 +263,13 @@ class Transport:
 
         Those to the service are looked up once: it takes a tenth of a POST's time.
         """
-        if self._process != os.getpid():
+        if self._pools_process != os.getpid():
             self._adapters = {
                 Connection: HTTPAdapter(pool_maxsize=64),
                 PublicConnection: HTTPAdapter(pool_maxsize=64),
             }
             self._service_pool = None
-            self._process = os.getpid()
+            self._pools_process = os.getpid()
         if elsewhere:
             return self._look_up_pool(url, public_only)
         pool = self._service_pool  # another thread may close the client meanwhile
@@ -277,10 +286,11 @@ class Transport:
         proxies = {} if stays_here else get_environ_proxies(url)
         request = requests.PreparedRequest()
         request.url = url
-        # Of its own for each, as a pool keeps connections of one class.
+        # Each class of connections has its own adapter, as each pool keeps one class.
         adapter = self._adapters[PublicConnection if public_only else Connection]
         pool: Any = adapter.get_connection_with_tls_context(request, self._verify, proxies)
-        checks_peer = public_only and not select_proxy(url, proxies)  # which would be the peer
+        # Through a proxy, the peer is the proxy.
+        checks_peer = public_only and not select_proxy(url, proxies)
         pool.ConnectionCls = connection_class(
             pool.ConnectionCls, PublicConnection if checks_peer else Connection
         )
@@ -346,6 +356,7 @@ def _certificates_for(settings: Settings) -> bool | str:
     If the settings name none, the environment may, as for requests.
     """
     verify = settings.ca_bundle or settings.verify_ssl
+    # This session reads the environment, and sends nothing.
     with requests.Session() as session:
         merged = session.merge_environment_settings(settings.base_url, {}, True, verify, None)
     if merged["verify"] is True:

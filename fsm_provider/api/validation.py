@@ -1,7 +1,8 @@
 """Parse and check single values before anything is sent.
 
 Each ``parse_`` function takes the name of an argument and its value, which a template may have
-rendered; it raises an FsmInputError that names the argument, and quotes no record.
+rendered. It returns the value parsed, or raises an FsmInputError that names the argument and quotes
+no record.
 """
 
 import json
@@ -36,10 +37,10 @@ OTHER_NAMES = {
 """What arguments of other operators are called here, to hint at them."""
 MAX_PDF_BYTES = 100 * 2**20
 MAX_PDF_SECONDS = 600  # for all requests of a PDF: 175 kB/s for the largest
-NOTHING = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
+MISSING_AS_TEXT = ("None", "null", "nan", "NaN", "NaT", "<NA>", "undefined")
 """How Python, JSON, pandas and JavaScript write a missing value."""
 FOUND_NOTHING = "is the text '{}': the template that it comes from found nothing"
-_NOTHING_AS_WORD = re.compile(rf"(?<![^\W_])({'|'.join(NOTHING)})(?![^\W_])")
+_MISSING_AS_WORD = re.compile(rf"(?<![^\W_])({'|'.join(MISSING_AS_TEXT)})(?![^\W_])")
 INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")  # as pandas writes an integer of a column with gaps
 _DECIMAL = r"-?([0-9]+\.[0-9]+|[0-9.]+[eE][+-][0-9]+|inf|Infinity)"
 _HYPHENS = "[\u02d7\u2010-\u2015\u2043\u2212\ufe58\ufe63\uff0d]"
@@ -112,7 +113,7 @@ def pluralize(number: int, noun: str) -> str:
     return f"{number} {noun}{ending}"
 
 
-def refuse_none(name: str, value: object, *, as_word: bool = False) -> None:
+def check_found(name: str, value: object, *, as_word: bool = False) -> None:
     """Check that the template or task output that a value comes from has found something.
 
     :param as_word: refuse a text that holds nothing as a word, too, such as ``PM-None``.
@@ -124,9 +125,9 @@ def refuse_none(name: str, value: object, *, as_word: bool = False) -> None:
     if not isinstance(value, str):
         return
     text = value.strip()
-    if text in NOTHING:
+    if text in MISSING_AS_TEXT:
         raise FsmInputError(f"{name}: {FOUND_NOTHING.format(text)}")
-    word = _NOTHING_AS_WORD.search(text)
+    word = _MISSING_AS_WORD.search(text)
     if as_word and word:
         raise FsmInputError(f"{name}: holds '{word[0]}': its template has found nothing")
 
@@ -173,7 +174,7 @@ def parse_text(name: str, value: Any) -> int | str:
     :raises FsmInputError: if it is another type, or if a template has rendered it as nothing, as a
         missing value such as ``None``, or as a complete record.
     """
-    refuse_none(name, value)
+    check_found(name, value)
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise FsmInputError(f"{name}: should be an integer or text, not {type(value).__name__}")
     text = str(value).strip()
@@ -210,7 +211,7 @@ def parse_key(name: str, value: Any) -> str:
     key = str(parse_text(name, value))
     if not visible_text(key):
         raise FsmInputError(f"{name}: is empty")
-    refuse_none(name, key, as_word=True)
+    check_found(name, key, as_word=True)
     return key
 
 
@@ -258,7 +259,7 @@ def canonical_id(identifier: object) -> str:
     return text.lstrip("0") or "0"
 
 
-def parse_integer(identifier: object) -> int:
+def to_integer(identifier: object) -> int:
     """Return the integer that an identifier of a record is.
 
     :raises ValueError: if it is none.
@@ -270,13 +271,15 @@ def parse_integer(identifier: object) -> int:
 
 
 def parse_identifier(name: str, value: Any) -> int | str:
-    """Return an identifier: an integer, or text in its canonical form.
+    """Return an identifier, which becomes a part of a path: an integer, or canonical text.
 
-    :raises FsmInputError: if it is a decimal number, or a text that holds blanks, quotes or
-        brackets, or is longer than 255 characters; it becomes a part of a path.
+    7.0 is the text ``7``.
+
+    :raises FsmInputError: if it is a decimal number such as 7.5, or a text that holds blanks,
+        quotes or brackets, or is longer than 255 characters.
     """
-    is_decimal = isinstance(value, float | Decimal)
-    identifier = parse_text(name, str(value) if is_decimal else value)
+    is_float = isinstance(value, float | Decimal)
+    parse_text(name, str(value) if is_float else value)  # raises what is wrong with any text
     text = canonical_id(value)
     if re.fullmatch(_DECIMAL, text):
         raise FsmInputError(f"{name}: {shown(value)} is a decimal number: make it an integer")
@@ -286,7 +289,7 @@ def parse_identifier(name: str, value: Any) -> int | str:
             f"{name}: {shown(value)} is not an identifier: "
             "an integer, or up to 255 characters without blanks, quotes and brackets"
         )
-    return identifier if isinstance(identifier, int) else text
+    return value if isinstance(value, int) else text
 
 
 def parse_identifiers(name: str, value: int | str | list[int | str] | None) -> list[str]:
@@ -302,7 +305,7 @@ def parse_identifiers(name: str, value: int | str | list[int | str] | None) -> l
 
 def parse_time(name: str, value: Any) -> datetime:
     """Parse a time or ISO 8601 text; one without a zone is UTC, as everywhere in Airflow."""
-    refuse_none(name, value)
+    check_found(name, value)
     if isinstance(value, str):
         try:
             value = datetime.fromisoformat(value)
@@ -402,7 +405,7 @@ def _names_in_text(text: str) -> list[Any]:
     return [parsed if isinstance(parsed, str) else text]
 
 
-def parse_path(path: Any) -> str:
+def checked_path(path: Any) -> str:
     """Check a path that is appended to the base URL: it leads nowhere else, and has no query."""
     if not isinstance(path, str) or not path.startswith("/") or path.startswith("//"):
         raise FsmInputError(f"path: {path!r} should start with one /: it is appended to the host")
@@ -415,7 +418,7 @@ def parse_path(path: Any) -> str:
     is_part_empty = "" in path[1:].split("/") and path != "/"
     if is_part_empty:
         raise FsmInputError(f"path: {path!r} has an empty part: has its template found nothing?")
-    refuse_none("path", decoded, as_word=True)
+    check_found("path", decoded, as_word=True)
     if STRAY_PERCENT.search(path):
         raise FsmInputError(
             f"path: {path!r} has a % that begins no encoded character: write it as %25"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, BaseOperator
 
 from fsm_provider.api.errors import FsmError, FsmInputError
-from fsm_provider.api.validation import JsonObject, check_arguments, parse_path, refuse_none
+from fsm_provider.api.validation import JsonObject, check_arguments, check_found, checked_path
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -27,7 +27,7 @@ OptionParsers = dict[str, Callable[[str, Any], Any]]
 """A parser for each option: a function of the option's name and value."""
 
 
-PATH: OptionParsers = {"path": lambda _, value: parse_path(value)}
+PATH: OptionParsers = {"path": lambda _, value: checked_path(value)}
 
 
 class _OperatorType(_AirflowsType):
@@ -170,7 +170,7 @@ class FormFilterArguments:
             mapped = vars(self)["_BaseOperator__init_kwargs"]
             self._given |= mapped.keys() & set(self.narrowing)
         for name in sorted(self._given):
-            refuse_none(name, getattr(self, name))
+            check_found(name, getattr(self, name))
         return FormFilter(**filters)
 
 

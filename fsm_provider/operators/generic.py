@@ -9,11 +9,11 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.request import ApiRequest, write_json
 from fsm_provider.api.validation import (
     JsonObject,
+    checked_path,
     parse_choice,
     parse_headers,
     parse_json,
     parse_key,
-    parse_path,
     pluralize,
 )
 from fsm_provider.operators.base import PATH, FsmBaseOperator, OptionParsers, bad_arguments_refused
@@ -91,7 +91,7 @@ class FsmRequestOperator(FsmWriteOperator):
                 self.check_keys({"key": key})
 
     def perform(self, context: Context) -> Any:
-        path = parse_path(self.path)
+        path = checked_path(self.path)
         body = parse_json("json", self.json)
         if self.method == "GET":
             result = self.hook.request("GET", path, self.query_params, body, headers=self.headers)

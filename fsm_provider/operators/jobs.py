@@ -18,11 +18,11 @@ from fsm_provider.api.errors import (
 from fsm_provider.api.validation import (
     JsonObject,
     canonical_id,
+    check_found,
     parse_choice,
     parse_count,
     parse_flag,
     parse_json,
-    refuse_none,
 )
 from fsm_provider.links import FsmJobLink, FsmUncertainLink
 from fsm_provider.operators.base import (
@@ -76,10 +76,10 @@ class FsmJobOperator(FsmWriteOperator):
 
     def plan(self, task: Task, asked: JobRequest, request: ApiRequest, place: str) -> WriteAttempt:
         """Return the write that creates a job; without a key, ``place`` identifies it."""
-        from fsm_provider.api.payloads import warn_of_nothing
+        from fsm_provider.api.payloads import warn_of_empty_templates
         from fsm_provider.writes.ledger import new_entry
 
-        warn_of_nothing(asked)
+        warn_of_empty_templates(asked)
         intended = new_entry(
             task,
             self.hook.settings.service,
@@ -162,7 +162,7 @@ class FsmCreateJobOperator(FsmJobOperator):
         from fsm_provider.api.settings import job_page_url
 
         if self._is_keyed:
-            refuse_none("key", self.key)
+            check_found("key", self.key)
         given = {"property_id": self.property_id, "job": self.job, "key": self.key}
         asked = check(JobRequest, given, "")
         self.check_keys({"key": asked.key})
@@ -282,7 +282,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         from fsm_provider.api.payloads import check_job_requests
 
         jobs = parse_json("jobs", self.jobs)
-        refuse_none("jobs", jobs)
+        check_found("jobs", jobs)
         if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
             raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
         checked = check_job_requests(jobs, refuse_equal=True)

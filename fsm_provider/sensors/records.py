@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import PokeReturnValue
 
 from fsm_provider.api.errors import FsmInputError, FsmResponseError
 from fsm_provider.api.validation import (
-    NOTHING,
+    MISSING_AS_TEXT,
     JsonObject,
     parse_count,
     parse_flag,
@@ -34,7 +34,7 @@ LACKS_FIELD = (
 def _parse_query(name: str, value: Any) -> JsonObject:
     query = parse_params(name, value)
     for parameter, text in query.items():  # without one, too many records would count
-        if text is None or text in NOTHING:
+        if text is None or text in MISSING_AS_TEXT:
             raise FsmInputError(
                 f"query_params: {parameter} is {text}: its template has found nothing"
             )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 from fsm_provider.operators.base import bad_arguments_refused
@@ -50,6 +49,7 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
             self.options(literals_only=True)
 
     def perform(self, context: Context) -> ExportResult:
+        from fsm_provider.api.listing import records_of
         from fsm_provider.api.models import LIST_ASSET_DYNAMIC_FIELDS, AssetDynamicField
         from fsm_provider.transfers.export import Schema, encode_asset_fields
 
@@ -64,7 +64,6 @@ class FsmAssetDynamicFieldsToObjectStorageOperator(FsmExportOperator):
             )
 
         def encode_listed(encode: Encoder, listing: Listing) -> Iterator[EncodedRecord]:
-            fields = chain.from_iterable(page.data for page in listing)
-            return encode_asset_fields(fields, schema, encode)
+            return encode_asset_fields(records_of(listing), schema, encode)
 
         return self.export(context, schema, list_fields, encode_listed)

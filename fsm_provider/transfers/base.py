@@ -8,7 +8,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, TypedDict
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.validation import parse_choice, parse_flag, parse_text, pluralize, refuse_none
+from fsm_provider.api.validation import check_found, parse_choice, parse_flag, parse_text, pluralize
 from fsm_provider.operators.base import FsmBaseOperator, OptionParsers
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class ExportResult(TypedDict):
 
 
 def _parse_destination(name: str, value: Any) -> Any:
-    refuse_none(name, value)
+    check_found(name, value)
     if isinstance(value, str):
         value = parse_text(name, value)
     elif not isinstance(value, PathLike) and not hasattr(value, "protocol"):
@@ -75,6 +75,7 @@ class FsmObjectStorageOperator(FsmBaseOperator):
     """
 
     records: ClassVar[str]
+    """What it reads of the service, for Airflow's lineage: ``forms`` or other records."""
     template_fields: tuple[str, ...] = ("fsm_conn_id", "destination")
     option_parsers: ClassVar[OptionParsers] = {"destination": _parse_destination}
 
@@ -103,12 +104,12 @@ class FsmObjectStorageOperator(FsmBaseOperator):
 class FsmExportOperator(FsmObjectStorageOperator):
     """Base of operators that export a listing as a file.
 
-    The file is atomic, and replaces an older one. The listing is read to its end before it is
-    written, into a file on the worker's disk that disappears with the task's process (in
-    ``TMPDIR``, else ``/var/tmp``; as many bytes as the export has as text). Duplicate records are
-    written once. Where the number of records differs from the service's ``meta.totalRecords``, the
-    listing is read once more; readings that differ fail the task, which may be retried. The same
-    records give the same bytes with one version of pyarrow.
+    The file is atomic, and replaces an older one. Before it is written, the listing is read to its
+    end, into a temporary file on the worker's disk (in ``TMPDIR``, else ``/var/tmp``). That one has
+    as many bytes as the export has as text, and disappears with the task's process. Duplicate
+    records are written once. Where the number of records differs from the service's
+    ``meta.totalRecords``, the listing is read once more; readings that differ fail the task, which
+    may be retried. The same records give the same bytes with one version of pyarrow.
 
     All formats have the same columns, named as the service names them; a field of a nested object
     has that object's name and an underscore before it (``jobDetails_jobID``). They are 64-bit
@@ -167,6 +168,7 @@ class FsmExportOperator(FsmObjectStorageOperator):
         encode, write = format_for(
             file_format, schema, options["quote_formulas"], options["encoding"]
         )
+        # The listing is read to its end here, before the file is opened.
         with (
             AtomicFiles(path.parent, context, part=path.name) as files,
             read_completely(list_records, partial(encode_records, encode)) as buffer,

@@ -63,19 +63,19 @@ class Column(NamedTuple):
     kind: str
 
 
-def _parse_integer(value: Any) -> int:
+def _integer_cell(value: Any) -> int:
     if type(value) is not int or value.bit_length() > 63:
         raise TypeError
     return value
 
 
-def _parse_text(value: Any) -> str:
+def _text_cell(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
-def _parse_time(value: Any) -> str:
+def _time_cell(value: Any) -> str:
     if type(value) is not datetime:
         raise TypeError
     text: str = to_jsonable_python(value)  # with isoformat, an export would take 12 % longer
@@ -84,12 +84,12 @@ def _parse_time(value: Any) -> str:
     return text if "." in text else f"{text[:-1]}.000000Z"
 
 
-_PARSERS: dict[str, Callable[[Any], int | str]] = {
-    "integer": _parse_integer,
-    "text": _parse_text,
-    "time": _parse_time,
+_CELLS: dict[str, Callable[[Any], int | str]] = {
+    "integer": _integer_cell,
+    "text": _text_cell,
+    "time": _time_cell,
 }
-"""By a column's kind, what makes its value; all raise TypeError for another type."""
+"""By a column's kind, what makes its cell of a value; all raise TypeError for another type."""
 _KINDS: dict[Any, str] = {int: "integer", AwareDatetime: "time"}
 
 
@@ -107,7 +107,7 @@ class Schema:
         columns = [column for column in _columns_for(model) if column.name != without]
         self.columns: list[Column] = [*columns, Column(EXTRA, "", "text")]
         self.names: list[str] = [column.name for column in self.columns]
-        self._parsers = {column.name: _PARSERS[column.kind] for column in columns}
+        self._parsers = {column.name: _CELLS[column.kind] for column in columns}
         self._usual_values = _UsualValues(columns)
 
     def row(self, record: Record) -> Row:
@@ -155,10 +155,9 @@ class _UsualValues:
         objects = {column.path.rpartition(".")[0] for column in columns}
         self._extras = attrgetter(*[f"{path}.__pydantic_extra__".lstrip(".") for path in objects])
         kinds = [column.kind for column in columns]
+        # Each kind of record has several texts: of a single index, itemgetter would give no tuple.
         self._texts = itemgetter(*[index for index, kind in enumerate(kinds) if kind == "text"])
-        self._parsers = {
-            index: _PARSERS[kind] for index, kind in enumerate(kinds) if kind != "text"
-        }
+        self._parsers = {index: _CELLS[kind] for index, kind in enumerate(kinds) if kind != "text"}
 
     def read(self, record: Record) -> Row | None:
         """Return a record's values by column; None if one does not fit, or has no column."""
@@ -215,7 +214,10 @@ def encode_forms(forms: Iterable[Form], schema: Schema, encode: Encoder) -> Iter
 def encode_asset_fields(
     fields: Iterable[AssetDynamicField], schema: Schema, encode: Encoder
 ) -> Iterator[EncodedRecord]:
-    """Encode each record, with a row for each value in each use; a field may have several."""
+    """Encode each record of a field, with a row for each value in each use.
+
+    A field may have several records, so what tells them apart is their content.
+    """
     for field in fields:
         rows = []
         for value, use in product(_elements(field.values), _elements(field.used_by)):
@@ -313,9 +315,12 @@ def _logging_progress(records: Iterable[EncodedRecord]) -> Iterator[EncodedRecor
 def read_completely(
     list_records: Callable[[], Listing], encode: Callable[[Listing], Iterable[EncodedRecord]]
 ) -> Iterator[SortBuffer]:
-    """Yield a listing's records, once they agree with its totals or with those of a second reading.
+    """Yield the records of a listing, once it is certain that they are all.
 
-    :raises FsmResponseError: if they do not.
+    They are if there are as many as the service's totals say. If not, the listing is read a second
+    time. They are if that reading agrees with its totals, or has the records of the first one.
+
+    :raises FsmResponseError: if neither is so.
     """
     with closing(SortBuffer()) as buffer:
         listing = list_records()

@@ -63,9 +63,9 @@ class FsmFormPdfsToObjectStorageOperator(FsmObjectStorageOperator):
     :param allow_private_addresses: allow PDFs on hosts in a private network, other than the
         connection's own (templated). Behind a proxy, the proxy decides what a name resolves to.
     :param fsm_conn_id: the Airflow connection of the service (templated).
-    :return: ``paths``, one for each of ``forms``, in order, for ``ObjectStoragePath``, or None
-        where the PDF is not stored; how many were ``stored``, ``skipped`` (stored before),
-        ``failed`` and ``not_tried``; and the ``bytes`` stored. Also where the task fails.
+    :return: also where the task fails: ``paths``, one for each of ``forms``, in order, for
+        ``ObjectStoragePath``, or None where the PDF is not stored; how many were ``stored``,
+        ``skipped`` (stored before), ``failed`` and ``not_tried``; and the ``bytes`` stored.
     :raises FsmInputError: when the DAG is parsed, naming each bad argument.
     """
 
@@ -209,13 +209,13 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         self.created_before = created_before
         with bad_arguments_refused():
             self.check_filters()
-            self._check_window(literals_only=True)
+            self._window_end(literals_only=True)
 
     def perform(self, context: Context) -> ExportResult:
         from fsm_provider.api.models import Form
         from fsm_provider.transfers.export import Schema, encode_forms
 
-        created_before = self._check_window()
+        created_before = self._window_end()
         schema = Schema(Form, without="formPDFURL")
 
         def list_forms() -> Listing:
@@ -224,11 +224,11 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
             )
 
         def encode_listed(encode: Encoder, listing: Listing) -> Iterator[EncodedRecord]:
-            return encode_forms(self._forms(listing, created_before), schema, encode)
+            return encode_forms(self._forms_in_window(listing, created_before), schema, encode)
 
         return self.export(context, schema, list_forms, encode_listed)
 
-    def _forms(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
+    def _forms_in_window(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
         """Yield the forms that match the filters and were created before the window's end."""
         for form in chain.from_iterable(matching_forms(listing, self.form_filter())):
             created: Any = form.created_on_date_time
@@ -236,7 +236,7 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
             if created_before is None or not has_time or created < created_before:
                 yield form
 
-    def _check_window(self, *, literals_only: bool = False) -> datetime | None:
+    def _window_end(self, *, literals_only: bool = False) -> datetime | None:
         """Return the window's end.
 
         :raises FsmInputError: naming what has the wrong type, or the bound of an empty window.

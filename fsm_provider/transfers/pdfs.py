@@ -53,7 +53,7 @@ Outcome = Literal["stored", "skipped", "failed", "not_tried"]
 class _Item:
     """One of the forms that were given, and what became of its PDF.
 
-    :ivar name: the path of its file in the folder, once that is stored.
+    :ivar name: of its file: the path in the folder; None while the file is not stored.
     :ivar size: bytes that were stored.
     """
 
@@ -113,7 +113,7 @@ class PdfTransfer:
         self._stopping = Event()
         self._failures_in_a_row = 0
         self.interrupted: bool = False
-        """Whether :meth:`interrupt` was called, or an unexpected error stopped it."""
+        """Whether :meth:`interrupt` was called. Failures in a row stop it, but do not call that."""
 
     def run(self) -> JsonObject:
         """Store the files; return the operator's result once no download is under way."""
@@ -125,7 +125,7 @@ class PdfTransfer:
             remaining = [item for item in listed if item.needs_lookup]
             if len(remaining) == len(listed):
                 break
-        for item in remaining:
+        for item in remaining:  # which _store has not logged
             item.log()
         report_read(self._hook, "forms")
         logger.info(self._summary())
@@ -232,7 +232,7 @@ class PdfTransfer:
             item.name = name
             item.size = size
             item.error = None
-        if not items[0].needs_lookup:
+        if not items[0].needs_lookup:  # else run logs it, once no lookup helps any more
             items[0].log()
         self._count_failure(error)
 
@@ -256,7 +256,8 @@ class PdfTransfer:
             self._failures_in_a_row = 0
             return
         self._failures_in_a_row += 1
-        if self._failures_in_a_row == MAX_FAILURES_IN_A_ROW:
+        is_enough = self._failures_in_a_row >= MAX_FAILURES_IN_A_ROW  # others count meanwhile
+        if is_enough and not self._stopping.is_set():
             logger.error("%s transient failures in a row: no more are tried", MAX_FAILURES_IN_A_ROW)
             self._stopping.set()
 

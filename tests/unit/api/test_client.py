@@ -1,12 +1,15 @@
 """The client with a misbehaving service, over a real socket."""
 
+import json
 import socket
 from datetime import UTC, datetime
+from urllib.parse import quote
 
 import pytest
 
 from fsm_provider.api import (
     FsmApiError,
+    FsmClient,
     FsmConnectionError,
     FsmForbiddenError,
     FsmInputError,
@@ -160,6 +163,72 @@ def test_a_token_that_the_service_echoes_is_removed(service, client, echo):
     with pytest.raises(FsmApiError) as raised:
         list(client.list_forms())
     assert raised.value.body_excerpt == "bad header: Bearer ***"
+
+
+def escaped(text):
+    """Write each character as JSON may, also where it need not."""
+    return "".join(f"\\u{ord(character):04x}" for character in text)
+
+
+WRITTEN = {
+    "as it is": TOKEN,
+    "with slashes escaped": TOKEN.replace("/", "\\/"),
+    "with signs escaped": TOKEN.replace("+", "\\u002b").replace("=", "\\u003D"),
+    "with a letter escaped": TOKEN.replace("c", "\\u0063"),
+    "all of it escaped": escaped(TOKEN),
+    "in JSON in JSON": TOKEN.replace("/", "\\\\/"),
+    "in a URL": quote(TOKEN, safe=""),
+    "a letter as in a URL": TOKEN.replace("k", "%6B"),
+    "all of it as in a URL": "".join(f"%{byte:02x}" for byte in TOKEN.encode()),
+    "in HTML": TOKEN.replace("/", "&#47;").replace("+", "&plus;").replace("=", "&#x3D;"),
+    "all of it as in HTML": "".join(f"&#{ord(character)};" for character in TOKEN),
+    "all of it as in HTML, in hex": "".join(f"&#x0{ord(character):X};" for character in TOKEN),
+}
+READERS = {
+    "list_forms": ("/forms", FsmClient.list_forms),
+    "list_asset_dynamic_fields": (
+        "/assetDynamicFieldValues",
+        FsmClient.list_asset_dynamic_fields,
+    ),
+    "paginate": ("/forms", lambda client: client.paginate("/forms")),
+    "pages": ("/forms", lambda client: next(client.pages("/forms")).data),
+    "request": ("/forms", lambda client: client.request("GET", "/forms")["data"]),
+}
+
+
+@pytest.mark.parametrize("written", WRITTEN.values(), ids=WRITTEN)
+@pytest.mark.parametrize(("path", "read"), READERS.values(), ids=READERS)
+def test_no_result_holds_a_token_that_the_service_repeats(service, client, path, read, written):
+    record = {
+        "id": 5,
+        "dynamicFieldID": 5,
+        "formName": "echo ECHO",
+        "createdByUser": ["ECHO", 7],
+        "jobDetails": {"jobDescription": "<ECHO>", "unspecified": {"as a name: ECHO": 1.5}},
+        "dynamicFieldName": "ECHO",
+    }
+    page = {"meta": {}, "pagination": {"hasMore": False}, "data": [record]}
+    body = json.dumps(page).replace("ECHO", written)
+    service.fail("GET", path, faults.Status(200, body, content_type="application/json"))
+
+    [result] = read(client)
+
+    values = result if isinstance(result, dict) else result.as_json()
+    assert values["id"] == 5
+    assert values["dynamicFieldName"] == "***"
+    assert values["createdByUser"] == ["***", 7]
+    assert values["jobDetails"]["jobDescription"] == "<***>"
+    assert values["jobDetails"]["unspecified"] == {"as a name: ***": 1.5}
+
+
+def test_a_page_with_a_token_is_otherwise_as_it_was_sent(service, client):
+    values = [10**30, -7, 0.1, 1e300, True, None, "", 'ä\U0001f600\n"\\', {"": []}]
+    page = {"pagination": {"hasMore": False}, "data": [{"id": 1, "values": values, "key": TOKEN}]}
+    service.fail("GET", "/things", faults.Status(200, json.dumps(page)))
+
+    [record] = client.paginate("/things")
+
+    assert record == {"id": 1, "values": values, "key": "***"}
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ import pytest
 
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import (
+    checked_path,
     parse_count,
     parse_identifier,
     parse_json,
     parse_names,
-    parse_path,
     parse_text,
     parse_time,
 )
@@ -189,7 +189,7 @@ def test_a_time_is_aware_and_one_without_a_zone_is_utc(value):
 
 @pytest.mark.parametrize("path", ["/", "/forms", "/properties/7/jobs", "/jobs/NONESUCH-1"])
 def test_a_path_begins_with_one_slash(path):
-    assert parse_path(path) == path
+    assert checked_path(path) == path
 
 
 @pytest.mark.parametrize(
@@ -221,4 +221,4 @@ def test_a_path_begins_with_one_slash(path):
 )
 def test_a_path_that_leads_elsewhere_or_holds_a_query_is_refused(path):
     with pytest.raises(FsmInputError, match=r"^path: "):
-        parse_path(path)
+        checked_path(path)

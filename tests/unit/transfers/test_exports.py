@@ -1,5 +1,6 @@
 """Listings exported as files, on a disk and on S3."""
 
+import gc
 import io
 import json
 import random
@@ -13,9 +14,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from pyarrow import parquet
 
 from fsm_provider.api import FsmInputError, FsmResponseError
+from fsm_provider.api.models import AssetDynamicField, Form
 from fsm_provider.testing import faults
 from fsm_provider.transfers.forms import FsmFormsToObjectStorageOperator
-from tests.unit.conftest import contents
+from tests.unit.conftest import TOKEN, contents
 from tests.unit.state_store import context_for
 from tests.unit.transfers.exports import (
     COLUMNS,
@@ -271,6 +273,44 @@ def test_an_unreadable_pdf_url_is_in_no_file(service, connect, tmp_path):
 
     for content in contents(tmp_path).values():
         assert b"signed-canary" not in content
+
+
+@pytest.mark.parametrize(
+    ("export_listing", "path", "kind"),
+    [(export, "/forms", Form), (export_assets, "/assetDynamicFieldValues", AssetDynamicField)],
+)
+def test_no_page_is_held_while_the_next_one_is_read(
+    service, connect, tmp_path, export_listing, path, kind
+):
+    connect(service)
+    service.seed_forms(30)
+    for _ in range(30):
+        service.add_asset_dynamic_field()
+    held = []
+
+    def count():
+        records = [value for value in gc.get_objects() if isinstance(value, kind)]
+        held.append(len(records))
+
+    service.fail("GET", path, faults.Before(count), every=True)
+
+    export_listing(tmp_path)
+
+    assert len(held) == 3
+    assert max(held) < held[0] + 5
+
+
+@pytest.mark.parametrize("export_listing", [export, export_assets])
+def test_a_token_that_the_service_repeats_is_in_no_file(service, connect, tmp_path, export_listing):
+    connect(service)
+    service.add_form(formName=f"for {TOKEN}", unspecified=[TOKEN])
+    service.add_asset_dynamic_field(name=f"for {TOKEN}")
+
+    export_listing(tmp_path)
+
+    [content] = contents(tmp_path).values()
+    assert TOKEN.encode() not in content
+    assert b"for ***" in content
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -20,6 +20,7 @@ from fsm_provider.api.errors import FsmStorageError
 from fsm_provider.api.forms import for_xcom
 from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.testing import FakeFileHost, faults
+from fsm_provider.transfers import pdfs
 from fsm_provider.transfers.pdfs import MAX_FAILURES_IN_A_ROW
 from tests.capabilities import THREADS
 from tests.unit.state_store import context_for
@@ -313,6 +314,33 @@ def test_failures_in_a_row_stop_the_transfer_and_leave_the_rest_to_a_retry(
     assert result["not_tried"] == 10
     assert len(result["paths"]) == len(forms)
     assert "and 0 more" not in str(error)
+
+
+@THREADS.needed
+def test_failures_that_several_threads_count_at_once_stop_the_transfer(
+    service, connect, on_disk, references
+):
+    """Each thread waits before each line, so that others count between two lines of its own."""
+    connect(service, max_retries=0)
+    service.seed_forms(2 * MAX_FAILURES_IN_A_ROW + 40)
+    forms = references("full")
+
+    def wait(frame, event, _):
+        if frame.f_code.co_filename != pdfs.__file__:
+            return None
+        if event == "line":
+            time.sleep(0.002)
+        return wait
+
+    threading.settrace(wait)
+    try:
+        with service.refuse_connections():
+            result, _ = on_disk.bring(forms, max_concurrency=16)
+    finally:
+        threading.settrace(None)
+
+    assert MAX_FAILURES_IN_A_ROW <= result["failed"] <= MAX_FAILURES_IN_A_ROW + 16
+    assert result["not_tried"] == len(forms) - result["failed"]
 
 
 def test_what_asks_to_wait_is_the_cause_for_a_retry_policy(service, connect, on_disk, references):
