@@ -51,6 +51,11 @@ class EmittedForms:
         versions[form.version] = now if form.time is None else form.time
         self._unsaved.add(RECENT)
 
+    def refresh(self, form: FormVersion, now: Time) -> None:
+        """Remember an emitted version without a time for as long as it is listed."""
+        if form.time is None and form.version in self.versions_of(form.id):
+            self.remember(form, now)
+
     def versions_of(self, identifier: int) -> set[Version]:
         versions = set[Version]()
         for entry in self._entries.values():
@@ -149,8 +154,7 @@ class FormTracker:
                 continue
             known = self._known_versions(form.id)
             if form.version in known:
-                if form.time is None:  # it is remembered for as long as it is listed
-                    self._emitted.remember(form, now)
+                self._emitted.refresh(form, now)
             elif not self._is_history(form) and _is_newest(form, known):
                 self.pending[form.id] = form
 
@@ -207,10 +211,15 @@ class FormTracker:
         return versions
 
     def _confirmed_watermark(self) -> Time:
-        """Return the watermark, or before it the time of the oldest form that is not confirmed."""
-        unconfirmed = [*self.pending.values(), *self._in_event.values()]
-        times = [form.time for form in unconfirmed if form.time is not None]
-        return min([self.watermark, *times])
+        """Return the watermark, or before it the time of the oldest form that is not confirmed.
+
+        One without a time may be listed from the floor alone.
+        """
+        confirmed = self.watermark
+        for form in (*self.pending.values(), *self._in_event.values()):
+            time = self._lowest() if form.time is None else form.time
+            confirmed = min(confirmed, time)
+        return confirmed
 
 
 def _is_newest(form: FormVersion, known: Iterable[Version]) -> bool:

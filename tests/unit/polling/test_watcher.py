@@ -142,6 +142,28 @@ async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(servic
     assert first.forms + watcher.forms == [form["id"] for form in service.forms]
 
 
+@ONE_KIND
+@pytest.mark.parametrize("age", [HOUR / 2, 30 * DAY], ids=["each poll", "the first poll alone"])
+@hurried()
+async def test_killed_amid_a_backlog_of_forms_without_a_time(service, triggerers, age):
+    """The service lists them by times that it does not show: at each poll, or at the first."""
+    hidden = {"createdOnDateTime": None, "lastUpdatedOnDateTime": None}
+    added = [service.add_form(created=ago(age), **hidden)["id"] for _ in range(30)]
+    service.settings.page_size = 100
+
+    begin = {"start_from": "beginning", "max_forms_per_event": 20}
+    async with triggerers.watching(polls=0, **begin) as first:
+        await first.until(lambda: first.events)
+        await first.polled()
+        await first.settle()
+    async with triggerers.watching(polls=0, **begin) as watcher:
+        await watcher.until(lambda: len(watcher.forms) >= 10, seconds=300)
+        await watcher.polled()
+
+    assert len(first.events) == 1
+    assert sorted(first.forms + watcher.forms) == added
+
+
 @pytest.mark.parametrize(
     "fault",
     [faults.Status(429, retry_after=30), faults.Status(403)],
