@@ -9,11 +9,14 @@ from fsm_provider.polling.watcher_config import FORMAT, WEEK
 
 DAY = 86_400.0
 MAX_RECENT = 1_000
-"""Versions that are stored anew with each event; more are merged into the chunk of their period."""
+"""Forms that are stored anew with each event; more are merged into the chunk of that period."""
 WATERMARK = "watermark"
 RECENT = "recent"
 CHUNKS = ("emitted/0", "emitted/1", "emitted/2", "emitted/3")
-"""Keys of chunks, each for the forms that were emitted in one period, and used in turn."""
+"""Keys of chunks, each for the forms that were emitted in one period, and used in turn.
+
+These keys come after the prefix of a service (:func:`~.watcher.prefix_for`).
+"""
 Version = Time | str
 Versions = dict[str, dict[Version, Time]]
 """The time of each version that was emitted, by the form's identifier."""
@@ -31,7 +34,7 @@ class EmittedForms:
     """
 
     def __init__(self, late_by: float, floor: Time, unsaved: Iterable[str]) -> None:
-        # As the turn of a chunk comes again, what it holds is older than late_by: is forgotten.
+        # When the turn of a chunk comes again, what it holds is older than late_by, and forgotten.
         self._period = max(DAY, late_by / (len(CHUNKS) - 2))
         self._forgotten_before = floor
         self._entries: dict[str, Versions] = {key: {} for key in (*CHUNKS, RECENT)}
@@ -138,7 +141,7 @@ class FormTracker:
         self._emitted.restore(entries)
 
     def since(self, back: float) -> Time:
-        """Return from when on a listing asks that goes back so many seconds."""
+        """Return the bound of a listing that goes back so many seconds behind the watermark."""
         return max(self.watermark - back, self._lowest())
 
     def ingest(self, forms: Iterable[FormVersion], now: Time) -> None:
@@ -183,7 +186,10 @@ class FormTracker:
         self._in_event = {}
 
     def prepare_save(self, now: Time) -> list[tuple[str, Any]]:
-        """Raise the floor, and return two or three entries, to be written in this order."""
+        """Raise the floor, and return the entries that have changed, to be written in this order.
+
+        The last one is that of the watermark, so that it never passes what is not remembered.
+        """
         entries = self._emitted.prepare_save(now)
         watermark = self._confirmed_watermark()
         if self.floor is not None:
