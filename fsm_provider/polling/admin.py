@@ -39,10 +39,10 @@ class AssetStatus:
     """An asset of completed forms, and what its watcher has stored.
 
     :param dag_ids: the DAGs that it starts.
-    :param is_disputed: those DAGs define it differently: Airflow heeds the one that it read last.
+    :param is_disputed: those DAGs define it differently: the watcher heeds what was announced last.
     :param stored: times, forms by day, and how the watcher fares, some 20 s ago at most.
     :param unread: why that is not known: there is no database yet, or something fails.
-    :param is_claimed: whether a triggerer has ever watched it.
+    :param is_claimed: a triggerer has watched it at some time, maybe long ago.
     :param poll_interval: seconds; 0: its configuration is not stored yet.
     """
 
@@ -58,7 +58,7 @@ class AssetStatus:
 
     @property
     def prefix(self) -> str:
-        """That of the keys that are of one service: a connection may lead to another one later.
+        """Return how the keys of the service begin that the connection leads to now.
 
         :raises AirflowNotFoundException: if nobody has defined the connection.
         """
@@ -69,7 +69,7 @@ class AssetStatus:
 def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
     """Return the assets of completed forms in DAGs that Airflow has read, by name.
 
-    What fails for one connection is ``unread`` of its assets, and the others are read.
+    If reading fails for one connection, its assets have the error as ``unread``; others are read.
     """
     assets = [
         asset

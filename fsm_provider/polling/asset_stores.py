@@ -27,7 +27,10 @@ NO_DATABASE = (
     "extra of the connection"
 )
 _engines: dict[str, Engine] = {}
-"""The opened database of each connection."""
+"""The opened database of each connection.
+
+It stays as long as the process: what is edited of either connection takes effect after a restart.
+"""
 
 
 class SqlAssetStore:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from fsm_provider.api.errors import (
     FsmConnectionError,
     FsmError,
+    FsmInputError,
     FsmRateLimitedError,
     FsmUnauthorisedError,
 )
@@ -38,10 +39,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 MAX_OWN = 20
 """Subscribers that are asked for one by one in an interval; for more there is one listing."""
-GIVE_UP_AFTER = 900.0
-"""Seconds until an unreadable listing of changes is left to the catch-ups, or a catch-up is
-repeated.
-"""
+GIVE_UP_CHANGES_AFTER = 900.0
+"""Seconds until an unreadable listing of changes is left to the catch-ups."""
+REPEAT_FAILED_AFTER = 900.0
+"""Seconds until a catch-up that failed is repeated: that of a subscriber, or that for many."""
 SLICE = 2_000
 """Forms that are handed out before the loop gets its turn."""
 
@@ -75,7 +76,7 @@ def subscribe(
     if feed is None:
         feed = Feed(source)
         feeds[source] = feed
-    source = feed.source  # of equal ones, that of the feed alone stays in memory
+    source = feed.source  # so that the equal one that was passed need not stay in memory
     feed.add(subscriber, covered_since)
     try:
         yield feed
@@ -97,11 +98,15 @@ class Feed:
     It polls for changes: it asks for all that was updated since the last complete poll, hands each
     form to the subscribers that have a routing key of it (``ingest``), and then tells all
     subscribers (``on_poll``). And it catches up: for the subscribers that are due, it asks what
-    their ``queries`` say, hands out the forms, and tells those subscribers (``on_catch_up``), whose
-    ``check_after`` says when they are due again.
+    they say (``begin_catch_up``), hands out the forms, and tells those subscribers
+    (``on_catch_up``), whose ``check_after`` says when they are due again.
 
-    A listing that fails is told to whom it concerns (``on_failure``), and both go on. A listing
-    that another service has answered is dropped, and all are told (``on_service_changed``).
+    Both go on after a listing that fails. Where every other query would fail alike, the poll for
+    changes tells all subscribers (``on_failure``). Else, while that of changes fails, all are due,
+    and are caught up one by one; a subscriber is told of failures of its own queries only.
+
+    A listing that another service has answered is dropped, and all are told
+    (``on_service_changed``).
     """
 
     def __init__(self, source: Source) -> None:
@@ -113,11 +118,11 @@ class Feed:
         self._by_routing_key: dict[RoutingKey, dict[Subscriber, None]] = defaultdict(dict)
         self._waits = 0  # subscribers that are deferred sensors
         self._changes_since: Time | None = None  # the bound of the next poll; None: there was none
-        self._clock_offset: float | None = None  # the service's time less that of the loop
+        self._time_offset: float | None = None  # :meth:`time` less that of the loop
         self._asks_by_creation = False
         self._failures = 0  # of polls for changes, in a row
         self._failing_since = _now()
-        self._is_refused = False  # the service answers, but not when it is asked for changes
+        self._has_unreadable_changes = False  # the last poll for them failed, others need not
         self._one_by_one_until = float("-inf")  # a listing for many has failed
         self._polled_at = _now()
         self._pause_until = float("-inf")  # as the service has asked
@@ -127,16 +132,19 @@ class Feed:
     def add(self, subscriber: Subscriber, covered_since: Time | None) -> None:
         for key in subscriber.routing_keys():
             self._by_routing_key[key][subscriber] = None
-        # Half of the look-back is left for forms that are listed later than they were updated.
+        # The next poll goes back to its bound. Half of the look-back is left for forms that are
+        # listed later than they were updated.
         reach = self._bound_of_changes(self.time()) + LOOK_BACK / 2
         misses_nothing = covered_since is not None and covered_since >= reach
-        wait = subscriber.check_after(self.time()) if misses_nothing else 0.0
-        self._subscriptions[subscriber] = Subscription(due=_now() + wait)
+        due_in = subscriber.check_after(self.time()) if misses_nothing else 0.0
+        self._subscriptions[subscriber] = Subscription(due=_now() + due_in)
         self._waits += subscriber.is_wait
 
     def remove(self, subscriber: Subscriber) -> None:
         del self._subscriptions[subscriber]
         self._waits -= subscriber.is_wait
+        if not self._waits:  # no poll measures them any more
+            self._measure_waits()
         for key in subscriber.routing_keys():
             self._by_routing_key[key].pop(subscriber, None)
             if not self._by_routing_key[key]:
@@ -144,7 +152,6 @@ class Feed:
 
     def close(self) -> None:
         self._task.cancel()
-        self._measure_waits()
 
     def catch_up_now(self, subscriber: Subscriber) -> None:
         """Have the next catch-up ask for a subscriber."""
@@ -155,10 +162,13 @@ class Feed:
         return self._subscriptions[subscriber].failing_since is not None
 
     def time(self) -> Time:
-        """Return the service's time; ours before it has answered."""
-        if self._clock_offset is None:
+        """Return the time by the earlier of two clocks, the service's and ours.
+
+        Before the service has answered, it is ours.
+        """
+        if self._time_offset is None:
             return time.time()
-        return _now() + self._clock_offset
+        return _now() + self._time_offset
 
     async def _run(self) -> None:
         try:
@@ -175,8 +185,9 @@ class Feed:
                 await poll()
             except Exception:
                 logger.exception("A poll failed unexpectedly; the next follows")
-            next_at = max(next_at, self._pause_until)
             await asyncio.sleep(max(next_at - _now(), 0.005))
+            # The other of the two may have been asked to pause meanwhile.
+            await asyncio.sleep(self._pause_until - _now())
 
     # --- changes ---
 
@@ -186,8 +197,8 @@ class Feed:
         return self._changes_since
 
     async def _poll_changes(self) -> None:
-        began = self.time()
-        since = self._bound_of_changes(began)
+        asked = self.time()
+        since = self._bound_of_changes(asked)
         subscribers = list(self._subscriptions)  # one that comes later may miss some of it
         queries = [Query(updated_since=since)]
         if self._asks_by_creation:
@@ -195,7 +206,7 @@ class Feed:
         try:
             started, is_complete = await self._list_and_hand_out(queries)
         except FsmError as error:
-            await self._changes_failed(error, since, began)
+            await self._changes_failed(error, since, asked)
             return
         if not is_complete:
             logger.warning(
@@ -206,37 +217,36 @@ class Feed:
             if subscriber in self._subscriptions:
                 _tell(subscriber.on_poll, since, started)
         self._changes_since = started - LOOK_BACK
-        self._is_refused = False
+        self._has_unreadable_changes = False
         self._failures = 0
         self._polled_at = _now()
         self._count_poll("complete")
 
-    async def _changes_failed(self, error: FsmError, since: Time, began: Time) -> None:
+    async def _changes_failed(self, error: FsmError, since: Time, asked: Time) -> None:
         if self._failures == 0:
             logger.warning("Polling for forms failed, and goes on: %s", error)
             self._failing_since = _now()
         self._failures += 1
         self._count_poll("failed")
-        self._is_refused = not _concerns_service(error)
-        if self._is_refused:
-            self._give_up_in_time(since, began)
+        self._has_unreadable_changes = not _concerns_all_queries(error)
+        if self._has_unreadable_changes:
+            self._give_up_in_time(since, asked)
             return
         for subscriber in list(self._subscriptions):
             if subscriber in self._subscriptions:
                 _tell(subscriber.on_failure, error, self._failing_since)
             await asyncio.sleep(0)
 
-    def _give_up_in_time(self, since: Time, began: Time) -> None:
+    def _give_up_in_time(self, since: Time, asked: Time) -> None:
         """Leave changes that stay unreadable to the catch-ups, and go on from the last attempt."""
-        has_service_time = self._clock_offset is not None
-        is_over = _now() - self._failing_since >= GIVE_UP_AFTER
-        if not (is_over and has_service_time):
+        is_over = _now() - self._failing_since >= GIVE_UP_CHANGES_AFTER
+        if not is_over or self._time_offset is None:  # the service has not shown its time
             return
         logger.error(
-            "Changes since %s could not be read; going on from %s", time_of(since), time_of(began)
+            "Changes since %s could not be read; going on from %s", time_of(since), time_of(asked)
         )
         self._failing_since = _now()
-        self._changes_since = began
+        self._changes_since = asked
         for subscription in self._subscriptions.values():
             subscription.due = min(subscription.due, _now())
 
@@ -244,13 +254,14 @@ class Feed:
 
     async def _catch_up(self) -> None:
         now = _now()
-        # While listings of changes are refused, everybody is due.
+        # While changes cannot be read, everybody is due.
         due = [
             subscriber
             for subscriber, subscription in self._subscriptions.items()
-            if self._is_refused or subscription.due <= now
+            if self._has_unreadable_changes or subscription.due <= now
         ]
-        if len(due) > MAX_OWN and not self._is_refused and now >= self._one_by_one_until:
+        may_ask_together = not self._has_unreadable_changes and now >= self._one_by_one_until
+        if may_ask_together and len(due) > MAX_OWN:
             await self._catch_up_together(due)
         else:
             await self._catch_up_one_by_one(due)
@@ -258,14 +269,14 @@ class Feed:
     async def _catch_up_together(self, subscribers: list[Subscriber]) -> None:
         queries = []
         for subscriber in subscribers:
-            queries += subscriber.queries()
+            queries += subscriber.begin_catch_up()
             self._subscriptions[subscriber].asked = _now()
         try:
             started, is_complete = await self._list_and_hand_out(_common_queries(queries))
         except FsmError as error:
-            if not _concerns_service(error):
+            if not _concerns_all_queries(error):
                 logger.warning("A catch-up of all failed, and goes on one by one: %s", error)
-                self._one_by_one_until = _now() + GIVE_UP_AFTER
+                self._one_by_one_until = _now() + REPEAT_FAILED_AFTER
             return
         for subscriber in subscribers:
             await asyncio.sleep(0)
@@ -279,14 +290,16 @@ class Feed:
             subscription = self._subscriptions.get(subscriber)
             if subscription is None:  # it has left meanwhile
                 continue
-            queries = subscriber.queries()
+            queries = subscriber.begin_catch_up()
             subscription.asked = _now()
             try:
                 started, is_complete = await self._list_and_hand_out(queries, subscriber)
             except FsmError as error:
-                if _concerns_service(error):
+                if _concerns_all_queries(error):
                     return
-                subscription.due = _now() + GIVE_UP_AFTER
+                subscription.due = _now()
+                if not self._has_unreadable_changes:  # else its query may fail as that of changes
+                    subscription.due += REPEAT_FAILED_AFTER
                 if subscription.failing_since is None:
                     subscription.failing_since = _now()
                 _tell(subscriber.on_failure, error, subscription.failing_since)
@@ -297,9 +310,10 @@ class Feed:
         subscription = self._subscriptions.get(subscriber)
         if subscription is None:  # it has left meanwhile
             return
-        if is_complete:
-            _tell(subscriber.on_catch_up, started)
+        if not is_complete:  # it is asked again
+            return
         subscription.failing_since = None
+        _tell(subscriber.on_catch_up, started)
         subscription.due = _now() + subscriber.check_after(self.time())
 
     # --- listings ---
@@ -307,7 +321,7 @@ class Feed:
     async def _list_and_hand_out(
         self, queries: Iterable[Query], only: Subscriber | None = None
     ) -> tuple[Time, bool]:
-        """List all that queries ask for, and hand it out: to all whom it concerns, or to one.
+        """List all that queries ask for, and hand it out by routing keys: to all, or to one.
 
         Return when the first listing started, and whether all are complete.
         """
@@ -330,7 +344,7 @@ class Feed:
             for subscriber in self._subscriptions:
                 _tell(subscriber.on_service_changed)
             raise FsmConnectionError(f"the connection leads to {listing.service} now")
-        self._clock_offset = listing.started - _now()
+        self._time_offset = listing.started - _now()
         # A service may leave records that were never updated out of its changes.
         if query.is_by_creation and any(form.updated is None for form in listing.forms):
             self._asks_by_creation = True
@@ -406,9 +420,15 @@ def _common_queries(queries: Collection[Query]) -> list[Query]:
     return common
 
 
-def _concerns_service(error: FsmError) -> bool:
-    """Return whether no other query would be answered: not reached, 401 or 429."""
-    return isinstance(error, FsmConnectionError | FsmUnauthorisedError | FsmRateLimitedError)
+def _concerns_all_queries(error: FsmError) -> bool:
+    """Return whether every other query would fail alike.
+
+    So it is with a connection that cannot be read, a service that is not reached, 401 and 429. Not
+    with 5xx, which a service may return to one query for ever, and answer the others.
+    """
+    return isinstance(
+        error, FsmInputError | FsmConnectionError | FsmUnauthorisedError | FsmRateLimitedError
+    )
 
 
 def _now() -> float:

@@ -1,8 +1,8 @@
 """The formats of what is stored: another version of this package may have to read it.
 
-Each stored value has a ``format``, a number; what has none is of the first. Within a format, fields
-may be added, which older versions ignore, and left out, which then have a default. A change that an
-older version would misread makes a new format, which that version refuses.
+A stored dictionary has a ``format``, a number; one without it is of the first. Within a
+format, fields may be added, which older versions ignore, and left out, which then have a default. A
+change that an older version would misread makes a new format, which that version refuses.
 """
 
 from collections.abc import Mapping

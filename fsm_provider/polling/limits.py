@@ -1,4 +1,4 @@
-"""How long polls pause, fail and last: the same in all modes of a sensor."""
+"""How long polls pause and fail, the same in all modes of a sensor; and work that may hang."""
 
 from collections.abc import Callable
 from concurrent.futures import Future

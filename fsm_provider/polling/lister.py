@@ -28,11 +28,17 @@ once.
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What listings have in common that can be shared; the service is a base URL and an account."""
+    """What listings have to have in common to be shared: equal sources have one feed.
+
+    :ivar service: the base URL and the account.
+    :ivar filters: those that a form's reference does not show, so that nobody can check them here.
+    :ivar query_params: as JSON.
+    :ivar interval: the seconds between two polls.
+    """
 
     fsm_conn_id: str
     service: str
-    filters: FormFilter  # only those that a form's reference does not show
+    filters: FormFilter
     query_params: str
     interval: float
 
@@ -61,7 +67,7 @@ class Lister:
         self._source = source
         self._params = json.loads(source.query_params)
         self._client: FsmClient | None = None
-        self._read_connection_at = float("-inf")  # by the event loop: at the next listing
+        self._read_connection_at = float("-inf")  # by the event loop
 
     async def list_forms(self, query: Query) -> ListingResult:
         wanted = replace(
@@ -109,7 +115,8 @@ class Lister:
 async def read_settings(fsm_conn_id: str) -> Settings:
     """Return the settings of an Airflow connection.
 
-    :raises FsmConnectionError: if it cannot be read now.
+    :raises FsmConnectionError: if it is not there, or its store cannot be reached.
+    :raises FsmInputError: if what it holds is no valid settings.
     """
     from airflow.providers.common.compat.connection import get_async_connection
 
@@ -146,6 +153,8 @@ async def list_completely(
         if has_its_total:
             return replace(first, forms=list(forms.values()))
         reading = await list_forms(query)
+        if reading.service != first.service:  # the connection was edited meanwhile
+            return replace(reading, is_complete=False)
         added = [form for form in reading.forms if form.id not in forms]
         forms.update({form.id: form for form in reading.forms})
         if not any(form.time is None or form.time < first.started for form in added):

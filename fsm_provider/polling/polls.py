@@ -5,8 +5,10 @@ what the service filters by. A :class:`Query` is that part of it that differs be
 feed. A :class:`FormSelection` is checked here, on references, and may have many properties and
 jobs. :class:`Criteria` say when the forms that match are enough.
 
-A time is in seconds since 1970, by the service's clock. :data:`BEGINNING` is before every form:
-what is asked since then is asked without a bound. None is a time that is not known.
+A time is in seconds since 1970. Those of forms are by the service's clock; when a poll began is by
+the earlier of the service's clock and ours, as from too late a time, forms are missed.
+:data:`BEGINNING` is before every form: what is asked since then is asked without a bound. None is a
+time that is not known.
 """
 
 from __future__ import annotations
@@ -154,7 +156,7 @@ class Criteria:
 class ListingResult:
     """All pages of a listing.
 
-    :ivar started: when its first page was requested, by the service's clock.
+    :ivar started: when its first page was requested, by the earlier of two clocks.
     :ivar total: the number of records, by its last page; None: not known, or other than that of
         ``forms``, as some records did not match.
     :ivar service: the base URL and the account that have answered.

@@ -19,11 +19,17 @@ class Subscriber(Protocol):
     def routing_keys(self) -> list[RoutingKey]:
         """Return the keys of the forms that it is to be given; they never change."""
 
-    def queries(self) -> list[Query]:
-        """Return its own queries, from its own bound: a catch-up that begins now asks them."""
+    def begin_catch_up(self) -> list[Query]:
+        """Return the queries of a catch-up that begins now, from its own bound.
+
+        The next ``on_catch_up`` is of these.
+        """
 
     def check_after(self, now: Time) -> float:
-        """Return the seconds from now, the service's time, until it wants the next catch-up."""
+        """Return the seconds until it wants the next catch-up.
+
+        :param now: the feed's time.
+        """
 
     def ingest(self, forms: Iterable[FormVersion]) -> None:
         """Take forms of one of its routing keys, of any listing; it need not want them all."""
@@ -32,10 +38,13 @@ class Subscriber(Protocol):
         """Note that it has been given all that was updated since a time until ``started``."""
 
     def on_catch_up(self, started: Time) -> None:
-        """Note that it has been given all that its last queries ask for, as of ``started``."""
+        """Note that it has been given all that the catch-up asked for, as of ``started``."""
 
     def on_failure(self, error: FsmError, since: float) -> None:
-        """Note that a listing failed for it, as all have since a time of the event loop."""
+        """Note that a listing failed for it, as the ones before have, too.
+
+        :param since: when the first of them failed, by the event loop.
+        """
 
     def on_service_changed(self) -> None:
         """Note that the connection leads to another service: it is to leave the feed."""

@@ -9,11 +9,14 @@ from fsm_provider.polling.watcher_config import FORMAT, WEEK
 
 DAY = 86_400.0
 MAX_RECENT = 1_000
-"""Versions that are stored anew with each event; more are merged into the chunk of their period."""
+"""Forms that are stored anew with each event; more are merged into the chunk of that period."""
 WATERMARK = "watermark"
 RECENT = "recent"
 CHUNKS = ("emitted/0", "emitted/1", "emitted/2", "emitted/3")
-"""Keys of chunks, each for the forms that were emitted in one period, and used in turn."""
+"""Keys of chunks, each for the forms that were emitted in one period, and used in turn.
+
+These keys come after the prefix of a service (:func:`~.watcher.prefix_for`).
+"""
 Version = Time | str
 Versions = dict[str, dict[Version, Time]]
 """The time of each version that was emitted, by the form's identifier."""
@@ -31,7 +34,7 @@ class EmittedForms:
     """
 
     def __init__(self, late_by: float, floor: Time, unsaved: Iterable[str]) -> None:
-        # As the turn of a chunk comes again, what it holds is older than late_by: is forgotten.
+        # When the turn of a chunk comes again, what it holds is older than late_by, and forgotten.
         self._period = max(DAY, late_by / (len(CHUNKS) - 2))
         self._forgotten_before = floor
         self._entries: dict[str, Versions] = {key: {} for key in (*CHUNKS, RECENT)}
@@ -50,6 +53,11 @@ class EmittedForms:
         versions = self._entries[RECENT].setdefault(str(form.id), {})
         versions[form.version] = now if form.time is None else form.time
         self._unsaved.add(RECENT)
+
+    def refresh(self, form: FormVersion, now: Time) -> None:
+        """Remember an emitted version without a time for as long as it is listed."""
+        if form.time is None and form.version in self.versions_of(form.id):
+            self.remember(form, now)
 
     def versions_of(self, identifier: int) -> set[Version]:
         versions = set[Version]()
@@ -133,7 +141,7 @@ class FormTracker:
         self._emitted.restore(entries)
 
     def since(self, back: float) -> Time:
-        """Return from when on a listing asks that goes back so many seconds."""
+        """Return the bound of a listing that goes back so many seconds behind the watermark."""
         return max(self.watermark - back, self._lowest())
 
     def ingest(self, forms: Iterable[FormVersion], now: Time) -> None:
@@ -149,8 +157,7 @@ class FormTracker:
                 continue
             known = self._known_versions(form.id)
             if form.version in known:
-                if form.time is None:  # it is remembered for as long as it is listed
-                    self._emitted.remember(form, now)
+                self._emitted.refresh(form, now)
             elif not self._is_history(form) and _is_newest(form, known):
                 self.pending[form.id] = form
 
@@ -179,7 +186,10 @@ class FormTracker:
         self._in_event = {}
 
     def prepare_save(self, now: Time) -> list[tuple[str, Any]]:
-        """Raise the floor, and return two or three entries, to be written in this order."""
+        """Raise the floor, and return the entries that have changed, to be written in this order.
+
+        The last one is that of the watermark, so that it never passes what is not remembered.
+        """
         entries = self._emitted.prepare_save(now)
         watermark = self._confirmed_watermark()
         if self.floor is not None:
@@ -207,10 +217,15 @@ class FormTracker:
         return versions
 
     def _confirmed_watermark(self) -> Time:
-        """Return the watermark, or before it the time of the oldest form that is not confirmed."""
-        unconfirmed = [*self.pending.values(), *self._in_event.values()]
-        times = [form.time for form in unconfirmed if form.time is not None]
-        return min([self.watermark, *times])
+        """Return the watermark, or before it the time of the oldest form that is not confirmed.
+
+        One without a time may be listed from the floor alone.
+        """
+        confirmed = self.watermark
+        for form in (*self.pending.values(), *self._in_event.values()):
+            time = self._lowest() if form.time is None else form.time
+            confirmed = min(confirmed, time)
+        return confirmed
 
 
 def _is_newest(form: FormVersion, known: Iterable[Version]) -> bool:

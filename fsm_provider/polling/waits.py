@@ -36,15 +36,15 @@ from fsm_provider.polling.polls import (
     Time,
 )
 
-CHECK_EVERY = 900.0
+CATCH_UP_EVERY = 900.0
 """Seconds between two catch-ups of a young wait, and the longest rest after one that woke in vain.
 """
-CHECKS_PER_AGE = 20
-"""A wait whose bound is old is checked after this part of its age: listings grow with it."""
+CATCH_UPS_PER_AGE = 20
+"""A wait whose bound is old is caught up after this part of its age: listings grow with it."""
 MAX_KNOWN = 100
 """Forms that a trigger is given; a wait for more begins with its own query."""
 MAX_DOUBLINGS = 20
-"""Of the rest after a futile wake: a year, from an interval of 30 s."""
+"""Of the rest after futile wakes, which is at its longest before: it keeps the number small."""
 FORMAT = 1
 """Of the states that this version writes, and the newest that it reads."""
 DEFERRED_BY_NEWER = (
@@ -59,22 +59,26 @@ class WaitState:
 
     All are JSON values. Times are by the worker's clock, but for ``polled_at``.
 
+    :ivar began: when the task began to wait; it ends at ``deadline``.
     :ivar since: the bound of the first poll, ISO 8601, by whichever clock gave it.
     :ivar clock_offset: the seconds from there to the bound by the service's clock; None: they are
         to be found out.
-    :ivar polled_at: the service's time when the worker's listing began; None: none has succeeded.
+    :ivar polled_at: when the worker's last listing began; None: none has succeeded.
     :ivar known: the forms that count, as pairs of id and name; None: not known, or too many.
     :ivar futile_wakes: how many times in a row a trigger woke a worker that found nothing new.
+    :ivar failing_since: since when polls fail, on the worker or in the triggerer; None: they work.
+    :ivar paused_until: when the service may be asked again, as it has told the worker to wait.
     """
 
     service: str
-    began: Time
-    deadline: Time
+    began: float
+    deadline: float
     since: str | None = None
     polled_at: Time | None = None
     known: list[list[Any]] | None = None
     futile_wakes: int = 0
-    failing_since: Time | None = None
+    failing_since: float | None = None
+    paused_until: float = 0.0
     clock_offset: float | None = 0.0
     format: int = FORMAT
 
@@ -99,13 +103,13 @@ class WaitState:
 
     def rest(self, interval: float) -> float:
         """Return the seconds before it may wake again: twice as many after each futile wake."""
-        longest = max(CHECK_EVERY, interval)
+        longest = max(CATCH_UP_EVERY, interval)
         doubled: float = interval * 2 ** min(self.futile_wakes, MAX_DOUBLINGS)
         return min(doubled, longest)
 
     def after_poll(self, service: str, names_by_id: Mapping[int, str], polled_at: Time) -> Self:
         """Return the state after a poll on the worker that did not find enough."""
-        pairs = [[identifier, name] for identifier, name in names_by_id.items()]
+        pairs = [[identifier, name] for identifier, name in sorted(names_by_id.items())]
         known = pairs if len(pairs) <= MAX_KNOWN else None
         may_be_the_same = known is None or known == self.known
         was_futile = may_be_the_same and self.polled_at is not None
@@ -126,9 +130,11 @@ class Wait:
     The trigger makes it, subscribes it, and awaits :attr:`woken`. The feed calls all else, in the
     same event loop. Once woken, it is of no more use.
 
-    :ivar tolerance: the seconds for which listings may fail, from :attr:`began` on.
+    :ivar tolerance: the seconds for which listings may fail, from :attr:`subscribed_at` on.
     :ivar names_by_id: what counts of all forms that it has heard of.
-    :ivar has_polled: a poll on the worker has succeeded; if not, the first that can wakes it.
+    :ivar has_polled: a poll on the worker has succeeded; if not, the first one here wakes it.
+    :ivar answered_at: when a listing last succeeded without waking it. Like the other times here,
+        by the event loop.
     :ivar woken: done once it is worth a poll on the worker.
     :ivar failed_for: the seconds of the failures that have woken it.
     """
@@ -142,7 +148,8 @@ class Wait:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     failed_for: float | None = None
-    began: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    subscribed_at: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    answered_at: float = 0.0
     _giving_up: asyncio.TimerHandle | None = None
 
     is_wait: ClassVar[bool] = True
@@ -150,13 +157,13 @@ class Wait:
     def routing_keys(self) -> list[RoutingKey]:
         return self.selection.routing_keys()
 
-    def queries(self) -> list[Query]:
+    def begin_catch_up(self) -> list[Query]:
         return self.selection.queries_by_place()
 
     def check_after(self, now: Time) -> float:
         bounds = [self.selection.created_since, self.selection.updated_since]
         age = now - min((bound for bound in bounds if bound > BEGINNING), default=now)
-        return max(CHECK_EVERY, age / CHECKS_PER_AGE)
+        return max(CATCH_UP_EVERY, age / CATCH_UPS_PER_AGE)
 
     def ingest(self, forms: Iterable[FormVersion]) -> None:
         """Count forms, and wake the sensor if all that it knows of are enough."""
@@ -170,23 +177,28 @@ class Wait:
 
     def on_poll(self, since: Time, started: Time) -> None:
         """Note that listings fail no longer."""
-        self.close()
-        if not self.has_polled:  # it does not know the service's clock
+        if self.has_polled:
+            self._note_answer()
+        else:  # it does not know the service's clock
             self.wake()
 
     def on_catch_up(self, started: Time) -> None:
         """Note that its own listings fail no longer."""
-        self.close()
+        self._note_answer()
+
+    def _note_answer(self) -> None:
+        self.cancel_giving_up()
+        self.answered_at = asyncio.get_running_loop().time()
 
     def on_failure(self, error: FsmError, since: float) -> None:
         """Wake once the failures are tolerated no longer: the worker's poll decides."""
-        self.close()
-        failing_since = max(since, self.began)
+        self.cancel_giving_up()
+        failing_since = max(since, self.subscribed_at)
         wake_at = give_up_at(error, failing_since, self.tolerance)
         loop = asyncio.get_running_loop()
         self._giving_up = loop.call_at(wake_at, self._give_up, failing_since)
 
-    def close(self) -> None:
+    def cancel_giving_up(self) -> None:
         """Cancel the wake that failures have set a time for."""
         if self._giving_up is not None:
             self._giving_up.cancel()

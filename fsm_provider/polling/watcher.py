@@ -21,7 +21,6 @@ from fsm_provider.polling.feed import Feed, subscribe
 from fsm_provider.polling.formats import format_of, refuse_newer
 from fsm_provider.polling.lister import Source, read_settings
 from fsm_provider.polling.polls import (
-    BEGINNING,
     LOOK_BACK,
     FormVersion,
     Query,
@@ -42,14 +41,18 @@ NO_CONFIGURATION = (
 )
 FAILED = "Polling for the asset '%s' failed, and goes on from %s: %s"
 CONFIGURATION = "fsm_forms/configuration"
-"""Key of what was announced last."""
+"""Key of what was announced last. Like that of the owner, it has no prefix of a service."""
 OWNER = "fsm_forms/owner"
 """Key of who watches the asset.
 
-Its value has an identifier, a number that changes while that one does, and how it fares.
+Its value is a list: the watcher's identifier, a number that changes for as long as its triggerer is
+alive, and how it fares.
 """
 RESET = "reset"
-"""Key of the last request of ``watermark set``: an identifier and a time."""
+"""Key of the last request of ``watermark set``, an identifier and a time.
+
+Like the keys of the tracker, it comes after the prefix of a service (:func:`prefix_for`).
+"""
 SETTLES = 2.0
 """Seconds after Airflow confirms an event until it counts as stored.
 
@@ -93,16 +96,18 @@ class AssetStore(Protocol):
 class ReplacedError(BaseException):
     """The watcher begins anew: its configuration, its service or its watermark was changed.
 
-    That is no failure.
+    It is no failure, and so no ``Exception``: what logs failures, and goes on, lets it through.
     """
 
 
 class SupersededError(BaseException):
-    """Another triggerer watches the asset."""
+    """Another triggerer watches the asset. It is no failure, either."""
 
 
 class AssetEvents:
-    """The events of an asset, for ever: the next after :attr:`watcher` is told that one is stored.
+    """Yields the events of an asset, for ever.
+
+    Each but the first comes after :attr:`watcher` was told that the one before is stored.
 
     The asset's trigger takes them from :meth:`events`, in the event loop of the triggerer. Each
     round waits for a configuration, reads the connection, and makes a :class:`Watcher`, which is
@@ -133,7 +138,7 @@ class AssetEvents:
 
     async def events(self) -> AsyncGenerator[dict[str, Any]]:
         while True:
-            config = await self._configuration()
+            config = await self._wait_for_configuration()
             settings = await self._until_done(partial(read_settings, config.fsm_conn_id))
             source = Source.from_arguments(
                 config.fsm_conn_id,
@@ -158,7 +163,7 @@ class AssetEvents:
                 )
                 await self._until_free()
 
-    async def _configuration(self) -> WatcherConfig:
+    async def _wait_for_configuration(self) -> WatcherConfig:
         looks = 0
         while True:
             config = await self._until_done(self._read_configuration)
@@ -214,8 +219,8 @@ class Watcher:
     :meth:`confirm`. The feed calls the methods of a :class:`~.subscriber.Subscriber`, which give
     the forms to the tracker and wake :meth:`events`. Everything runs in one event loop.
 
-    It begins as soon as its floor is stored: of ``start_from="now"``, the service's time at its
-    first poll. Before, it takes no form.
+    It begins as soon as its floor is stored: of ``start_from="now"``, the start of its first poll,
+    by the earlier of the service's clock and ours. Before, it takes no form.
     """
 
     is_wait: ClassVar[bool] = False
@@ -228,14 +233,14 @@ class Watcher:
         self._store = store
         self._prefix = prefix_for(service)
         self._owner = uuid4().hex
-        self._newer_key: str | None = None  # of a stored value that a newer version has written
+        self._unread_key: str | None = None  # of what is being read; it stays if that is refused
         self._reset: str | None = None  # the last request of ``watermark set`` that it follows
         self._clock = asyncio.get_running_loop().time
         # Polls.
         self._has_begun = False
         self._has_moved = False  # the connection leads to another service
-        self._is_reconciling = False  # the last queries were those of a reconciliation
-        self._asked_since = BEGINNING  # the bound of the last queries, if they were not
+        # The bound of the last catch-up, where it was a poll of its own; None: it reconciled.
+        self._own_poll_since: Time | None = None
         self._reconciled_at = LONG_AGO
         self._polled_at = self._clock()
         # Events.
@@ -257,21 +262,21 @@ class Watcher:
     def routing_keys(self) -> list[RoutingKey]:
         return self.config.selection().routing_keys()
 
-    def queries(self) -> list[Query]:
+    def begin_catch_up(self) -> list[Query]:
         """Ask what closes the gap; only then reconcile, whose failure leaves none."""
         selection = self.config.selection()
         is_due = self.check_after(self.feed.time()) == 0.0
-        self._is_reconciling = self._has_begun and is_due and not self.tracker.has_gap
-        if self._is_reconciling:
+        if self._has_begun and is_due and not self.tracker.has_gap:
+            self._own_poll_since = None
             oldest = self.tracker.since(self.config.late_by)
             by_update = replace(selection, updated_since=oldest)
             by_creation = replace(selection, created_since=oldest)
             return by_update.queries_by_place() + by_creation.queries_by_place()
+        since = self.feed.time()
         if self._has_begun:
-            self._asked_since = self.tracker.since(LOOK_BACK)
-        else:
-            self._asked_since = self.feed.time()
-        return replace(selection, updated_since=self._asked_since).queries_by_place()
+            since = self.tracker.since(LOOK_BACK)
+        self._own_poll_since = since
+        return replace(selection, updated_since=since).queries_by_place()
 
     def check_after(self, now: Time) -> float:
         if self.tracker.has_gap:
@@ -284,7 +289,7 @@ class Watcher:
             self.tracker.ingest(forms, self.feed.time())
 
     def on_poll(self, since: Time, started: Time) -> None:
-        """Note a complete poll. The service's time of the first one is the floor of ``now``."""
+        """Note a complete poll. The start of the first one is the floor of ``now``."""
         self._polled_at = self._clock()
         if not self.feed.is_failing(self):
             self._failures = 0
@@ -299,11 +304,11 @@ class Watcher:
             self.tracker.begin(started)
 
     def on_catch_up(self, started: Time) -> None:
-        if self._is_reconciling:
-            self._reconciled_at = self._clock()
-            self._wake.set()
-        else:
-            self.on_poll(self._asked_since, started)
+        if self._own_poll_since is not None:
+            self.on_poll(self._own_poll_since, started)
+            return
+        self._reconciled_at = self._clock()
+        self._wake.set()
 
     def on_failure(self, error: FsmError, since: float) -> None:
         """Log a failure: at once, and every ten minutes."""
@@ -314,7 +319,7 @@ class Watcher:
         if self._clock() - self._logged_at >= LOG_EVERY:
             self._logged_at = self._clock()
             level = logging.ERROR if error.permanent else logging.WARNING
-            watermark = time_of(self.tracker.watermark or None)
+            watermark = time_of(self.tracker.watermark or None) or "its beginning"
             logger.log(level, FAILED, self.config.asset_name, watermark, error)
 
     def on_service_changed(self) -> None:
@@ -383,9 +388,9 @@ class Watcher:
         :raises FsmInputError: if a newer version has written it. Called again, it claims nothing
             before that is gone: the newer version may watch the asset elsewhere.
         """
-        if self._newer_key is not None:
-            await self._read(self._newer_key)
-        await self._claim()
+        if self._unread_key is not None:
+            await self._read(self._unread_key)
+        await self._claim_or_renew()
         reset = await self._read(RESET)
         stored = await self._read(WATERMARK) or {}
         entries = {}
@@ -409,12 +414,12 @@ class Watcher:
         """Return what is stored for this service; refuse what a newer version has written."""
         entry = await self._store.aget(self._prefix + key)
         if entry is not None:
-            self._newer_key = key
+            self._unread_key = key
             refuse_newer(entry, FORMAT, STORED_BY_NEWER)
-        self._newer_key = None
+        self._unread_key = None
         return entry
 
-    async def _claim(self) -> None:
+    async def _claim_or_renew(self) -> None:
         """Claim the asset, and show that this process is alive.
 
         The last one to claim it watches it.
@@ -434,9 +439,10 @@ class Watcher:
         self._metrics.gauge("watcher.backlog", len(self.tracker.pending))
 
     async def _check(self) -> None:
-        """Make sure that the watcher is to go on; if not, raise one of the two exceptions of that.
+        """Make sure that the watcher is to go on, and renew its claim.
 
-        They are no ``Exception``, so that only what goes wrong is logged here.
+        :raises ReplacedError: if it is to begin anew.
+        :raises SupersededError: if another triggerer has claimed the asset.
         """
         try:
             announced = await self._store.aget(CONFIGURATION)
@@ -445,7 +451,7 @@ class Watcher:
                 if is_newer or WatcherConfig.from_json(announced) != self.config:
                     raise ReplacedError
             await self._check_claim()
-            await self._claim()
+            await self._claim_or_renew()
             reset = await self._read(RESET)
             if reset and reset["id"] != self._reset:
                 raise ReplacedError
@@ -455,7 +461,7 @@ class Watcher:
             )
 
     async def _save(self) -> None:
-        """Store what was emitted; if that fails, a later call does."""
+        """Store what was emitted; if that fails, a later call does. The first one begins."""
         try:
             await self._check_claim()
             for key, entry in self.tracker.prepare_save(self.feed.time()):
@@ -472,9 +478,13 @@ class Watcher:
             return
         self.tracker.finish_save()
         self._save_at = self._clock() + self.config.reconcile_every()
-        if not self._has_begun:
-            self._has_begun = True
-            self.feed.catch_up_now(self)
+        if not self._has_begun:  # the floor is stored now
+            self._begin()
+
+    def _begin(self) -> None:
+        """Take forms from now on, and ask for those since the floor."""
+        self._has_begun = True
+        self.feed.catch_up_now(self)
 
 
 def prefix_for(service: str) -> str:

@@ -54,7 +54,7 @@ class WatcherConfig:
         return FormSelection(self.property_ids, self.job_ids, self.form_names)
 
     def question(self) -> JsonObject:
-        """Return what decides which forms the asset has; the rest says how it is polled."""
+        """Return the fields that decide which forms match, which each event carries."""
         return {
             "fsm_conn_id": self.fsm_conn_id,
             "filters": self.filters,
@@ -78,7 +78,7 @@ class WatcherConfig:
     def reconcile_every(self) -> float:
         """Return the seconds between two reconciliations.
 
-        They are fewer where polls are frequent, and more where a reconciliation goes far back.
+        Usually an hour; less where polls are frequent, more where it goes back more than a week.
         """
         usual = min(max(60 * self.poll_interval, 60.0), HOUR)
         weeks_back = max(self.late_by / WEEK, 1.0)

@@ -41,7 +41,7 @@ MODES = (
     "deferrable=True"
 )
 SHORTEST_POLL = 10.0
-"""Seconds that a poll may take at least, also at the end of the wait."""
+"""Seconds that a poll is given at least, even if the wait ends before."""
 
 
 class OutOfTimeError(Exception):
@@ -66,7 +66,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             raise FsmArgumentError(MODES)
         super().__init__(**kwargs)
         self._has_begun = False
-        self._is_first_process = True  # in reschedule mode: of its first poll
+        self._is_first_process = True  # in reschedule mode: the one of the first poll
         self._began = 0.0  # when the wait began, and when it ends: seconds since 1970
         self._deadline = 0.0
         self._poll_ends = 0.0
@@ -89,8 +89,11 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         """Poll once; note in ``_missing`` what is missing, with a ``text``."""
         raise NotImplementedError
 
-    def defer_if_wanted(self) -> None:
-        """Defer after a poll that does not end the wait; the default stays on the worker."""
+    def defer_if_wanted(self, pause: float) -> None:
+        """Defer after a poll that does not end the wait; the default stays on the worker.
+
+        :param pause: the seconds until the service may be asked again.
+        """
 
     def execute(self, context: Context) -> Any:
         with permanent_errors_fail_the_task():
@@ -102,6 +105,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         try:
             return unwrap(BaseSensorOperator.execute)(self, context)
         except (AirflowSensorTimeout, AirflowSkipException) as error:
+            # Airflow skips for other reasons, too.
             if not str(error).startswith("Sensor has timed out"):
                 raise
             parts = [f"waited for {target}", self._missing["text"], self._problem, self._hint]
@@ -132,7 +136,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 self._problem = "the last poll did not end in time"
             except FsmError as error:
                 self._problem = f"the last poll failed: {error}"
-                pause = self._pause_after(error)
+                pause = self._pause_or_raise(error)
                 self.log.warning(
                     "Polling failed, and goes on for up to %g s: %s", self.failure_tolerance, error
                 )
@@ -142,8 +146,8 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
                 if polled.is_done:
                     return polled
                 self.log.info("%s", self._missing["text"])
-            self.defer_if_wanted()
-        time.sleep(pause)
+            self.defer_if_wanted(pause)
+        time.sleep(max(pause - self.poke_interval, 0.0))
         return False
 
     def read(self, work: Callable[[], ResultT]) -> ResultT:
@@ -157,10 +161,10 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
             raise OutOfTimeError
         return result.result()
 
-    def _pause_after(self, error: FsmError) -> float:
-        """Return the seconds to wait beyond ``poke_interval``, or raise the error.
+    def _pause_or_raise(self, error: FsmError) -> float:
+        """Return the seconds until the next poll, or raise an error that is not tolerated.
 
-        The next poll is not after the end of the tolerance, nor at all after the timeout.
+        A pause ends with the tolerance, and with the timeout.
         """
         now = time.time()
         if self._failing_since is None:
@@ -168,8 +172,7 @@ class FsmBaseSensor(FsmBaseOperator, BaseSensorOperator):
         ends_at = give_up_at(error, self._failing_since, self.failure_tolerance)
         if self.reschedule or now >= ends_at:
             raise error
-        pause = min(pause_after(error), ends_at - now) - self.poke_interval
-        return max(min(pause, self._until_timeout()), 0.0)
+        return min(pause_after(error), ends_at - now, self._until_timeout())
 
     def _until_timeout(self) -> float:
         # Airflow's clock of the timeout began a little later.

@@ -53,7 +53,7 @@ CLOCKS_DIFFER = (
     "The service's clock is %+.0f s from Airflow's, so forms count that were created since %s by "
     "the service's: correct the clocks, or the connection's server_timezone"
 )
-SAID_FROM = 60.0  # seconds between the clocks
+SAID_FROM = 60.0  # seconds between the clocks, from which on the log says so
 SINCE = "fsm_since"  # key of the task state store
 WORDS = {"property_id": "of property", "job_id": "of job"}
 """How the log names filters; the others have their own name."""
@@ -74,8 +74,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     :param property: the property, in place of ``property_id``: likewise (templated).
     :param since: forms created at or after this time; ISO 8601 or a ``datetime``, in UTC if it has
         no zone. Default: when the record of ``job`` was created, else the start of the run's data
-        interval, else the run's ``run_after``; never all history. The last two are read by the
-        service's clock. It stays what it is at the first poll (templated).
+        interval, else the run's ``run_after``; never all history. The last two are moved by what
+        the service's clock differs. On Airflow 3.3, a later attempt keeps that of the first poll,
+        unless its template gives an earlier one (templated).
     :param form_names: only forms with these names count, and each name needs a form (templated).
     :param minimum_forms: number of forms, at least 1 (templated).
     :param xcom: what XCom holds of each form: ``references`` (identifiers, name, times), ``ids``,
@@ -160,10 +161,10 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         if self._wait_state is None:
             self.since = self._first_since(job.created, context)
         self._wanted = replace(wanted, form_names=None, created_since=self.since, **identifiers)
-        self._sent = self._wanted
+        self._sent = self._wanted  # to the service, which may be asked for more than is wanted
         if self._clock_offset:
             self._move_since(self._clock_offset)
-        # What a timeout names, if no poll of this process succeeds.
+        # What a timeout says if no poll of this process succeeds.
         known = None if self._wait_state is None else self._wait_state.known
         self._missing = missing_forms(self._criteria, dict(known or ()))
         if known is None:
@@ -227,7 +228,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         if self._is_first_process and abs(offset) > SAID_FROM:
             self.log.warning(CLOCKS_DIFFER, offset, self._wanted.created_since)
 
-    def defer_if_wanted(self) -> None:
+    def defer_if_wanted(self, pause: float) -> None:
         from fsm_provider.triggers.forms import MIN_DEFERRAL, TIMEOUT_GRACE, FsmFormTrigger
 
         state = self._wait_state
@@ -247,9 +248,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
                 query_params=self.query_params,
                 poll_interval=self.poke_interval,
                 failure_tolerance=self.failure_tolerance,
-                wait=asdict(replace(state, clock_offset=self._clock_offset)),
+                wait=asdict(
+                    replace(state, clock_offset=self._clock_offset, paused_until=now + pause)
+                ),
             ),
-            method_name="execute_complete",
+            method_name="execute_complete",  # no method: resume_execution knows it by this name
             kwargs=self._waiting(state).as_kwargs(),
             timeout=timedelta(seconds=state.deadline - now + TIMEOUT_GRACE),
         )
@@ -302,9 +305,12 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         return unwrap(FsmBaseSensor.execute)(self, context)
 
     def _first_since(self, created: str | None, context: Context) -> str | None:
-        """Return the bound of the first poll; ``created``: of the job, if its record shows it.
+        """Return the bound, as text; None: ``updated_since`` is given alone.
 
-        Later attempts keep the bound, whatever the template gives then.
+        Airflow 3.3 stores a bound that was given: of the stored one and that of a later attempt,
+        whose template may give another, the earlier one counts.
+
+        :param created: when the job was created, if its record shows it.
         """
         since = self.since
         if since is None and "updated_since" not in self._given:

@@ -144,9 +144,9 @@ class FsmRecordSensor(FsmBaseSensor):
             yield from page.data
 
     def _accepts(self, record: JsonObject) -> bool:
-        """Return what the predicate returns, which may be of any type.
+        """Return whether the predicate accepts a record.
 
-        :raises FsmInputError: if it is no bool. A coroutine, or a text of the record, would count.
+        :raises FsmInputError: if it returns no bool: a coroutine, or any text, would be true.
         """
         try:
             answer = self.predicate(record)

@@ -38,9 +38,9 @@ TIMEOUT_GRACE = 60.0
 """Seconds after its deadline at which Airflow ends a wait whose trigger has not: none was running.
 """
 MAX_RESTART_DELAY = 30.0
-"""Seconds after an event in which a restart confirms it.
+"""Seconds after an event within which a restart of its trigger means that it is stored.
 
-A later one may be another's, with a reused ID.
+A later one may be that of another trigger, to which Airflow has given the same ID.
 """
 Key = tuple[int | None, str]
 """A trigger's ID, and the name of its asset."""
@@ -65,7 +65,7 @@ class DataclassTrigger:
     """A trigger whose arguments are the fields of a dataclass."""
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__()  # of Airflow's trigger: that of a dataclass does not call it
 
     def serialize(self) -> tuple[str, JsonObject]:
         arguments = {name: getattr(self, name) for name in signature(type(self)).parameters}
@@ -108,25 +108,24 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
             return
         state = WaitState.from_json(self.wait, self.poll_interval)
         loop = asyncio.get_running_loop()
-        began = loop.time()
         left = max(state.deadline - time.time(), shortest)
-        rest = min(max(state.rest(self.poll_interval), shortest), left)  # until it may end
+        rest = max(state.rest(self.poll_interval), shortest)
+        may_end_at = loop.time() + min(rest, left)
         wait = self._wait_from(state)
         timer = loop.call_later(left, wait.wake)
         try:
+            await asyncio.sleep(state.paused_until - time.time())
             with subscribe(self._source_from(state), wait, state.covered_since):
                 await wait.woken
         finally:
             timer.cancel()
-            wait.close()
-        waited = loop.time() - began
-        await asyncio.sleep(rest - waited)
-        has_polled = waited > rest + self.poll_interval
-        failing_since = state.failing_since  # of polls on the worker or here, by its time
+            wait.cancel_giving_up()
+        await asyncio.sleep(may_end_at - loop.time())
+        failing_since = state.failing_since
         if wait.failed_for is not None:
             since = time.time() - wait.failed_for
             failing_since = min(since, failing_since or since)
-        elif has_polled:
+        elif wait.answered_at > may_end_at:  # an earlier one may have woken it in vain
             failing_since = None
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
 
@@ -172,8 +171,8 @@ class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
     restarts it then, with its ID and in the same process. Without that, the event is emitted again.
 
     What to poll for comes from an :class:`FsmFormConfigurationTrigger` through the asset's state:
-    Airflow replaces a trigger whose arguments change, and where two DAGs disagree leaves the asset
-    without.
+    Airflow replaces a trigger whose arguments change, and 3.3 runs neither for as long as two DAGs
+    disagree. This one's arguments stay, and it heeds what was announced last.
 
     :param fsm_conn_id: the asset's connection, which names the database of that state before
         Airflow 3.3.
@@ -258,7 +257,7 @@ class FsmFormConfigurationTrigger(DataclassTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
-        # It may be that of a newer version, which only the watcher refuses.
+        # It may be that of a newer version, whatever its fields: only what reads it refuses it.
         config = json.loads(self.watch)
         asset = _asset_events(
             config.get("asset_name", ""), config.get("fsm_conn_id", "fsm_default")

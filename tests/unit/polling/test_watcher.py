@@ -11,11 +11,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling import lister
-from fsm_provider.polling.tracker import WATERMARK
+from fsm_provider.polling.tracker import RECENT, WATERMARK
 from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET, prefix_for
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.clocks import hurried
+from tests.unit.triggers.test_forms import trigger, triggerer
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 ONE_KIND = pytest.mark.parametrize("triggerers", ["restarted"], indirect=True)
@@ -142,6 +144,28 @@ async def test_a_backlog_goes_on_where_it_was_though_everything_is_edited(servic
     assert first.forms + watcher.forms == [form["id"] for form in service.forms]
 
 
+@ONE_KIND
+@pytest.mark.parametrize("age", [HOUR / 2, 30 * DAY], ids=["each poll", "the first poll alone"])
+@hurried()
+async def test_killed_amid_a_backlog_of_forms_without_a_time(service, triggerers, age):
+    """The service lists them by times that it does not show: at each poll, or at the first."""
+    hidden = {"createdOnDateTime": None, "lastUpdatedOnDateTime": None}
+    added = [service.add_form(created=ago(age), **hidden)["id"] for _ in range(30)]
+    service.settings.page_size = 100
+
+    begin = {"start_from": "beginning", "max_forms_per_event": 20}
+    async with triggerers.watching(polls=0, **begin) as first:
+        await first.until(lambda: first.events)
+        await first.polled()
+        await first.settle()
+    async with triggerers.watching(polls=0, **begin) as watcher:
+        await watcher.until(lambda: len(watcher.forms) >= 10, seconds=300)
+        await watcher.polled()
+
+    assert len(first.events) == 1
+    assert sorted(first.forms + watcher.forms) == added
+
+
 @pytest.mark.parametrize(
     "fault",
     [faults.Status(429, retry_after=30), faults.Status(403)],
@@ -181,6 +205,75 @@ async def test_poll_failures_lose_no_form_and_are_logged_and_told(
         await until_told(prefix_for(service_of(service)) + WATERMARK, has_counted)
 
     assert watcher.events == [[form]]
+
+
+class SlowAtFirst:
+    """Delays the first listing of a property, so that the next ones follow those of changes."""
+
+    def __init__(self):
+        self.delay = 0.5
+
+    async def play(self, exchange):
+        if "propertyID" in exchange.request.query_params:
+            await asyncio.sleep(self.delay)
+            self.delay = 0.0
+        await faults.CorrectResponse().play(exchange)
+
+
+@ONE_KIND
+@hurried(30.0)
+async def test_an_asset_is_well_as_soon_as_polls_succeed(service, triggerers):
+    """It does not wait for its next own listing, a quarter of an hour later."""
+
+    async def status():
+        _, _, status = await triggerers.store().aget(OWNER)
+        return status
+
+    def own_failures():
+        failed = [request for request in service.requests if request.status == 503]
+        return [request for request in failed if "propertyID" in dict(request.query)]
+
+    service.fail("GET", "/forms", SlowAtFirst(), every=True)
+    async with triggerers.watching(polls=6, poll_interval=10, property_id=1) as watcher:
+        service.clear_faults()
+        service.fail("GET", "/forms", faults.Status(503), every=True)
+        await watcher.until(own_failures)
+        service.clear_faults()
+        await asyncio.sleep(60)
+
+        assert "error" not in await status()
+
+
+@ONE_KIND
+@hurried(60.0)
+async def test_a_failure_before_the_first_poll_does_not_name_a_time(service, triggerers, caplog):
+    service.fail("GET", "/forms", faults.Status(429), every=True)
+
+    async with triggerers.watching(polls=0) as watcher:
+        await watcher.until(lambda: "records' failed" in caplog.text)
+
+    assert "failed, and goes on from its beginning: GET /forms returned HTTP 429" in caplog.text
+
+
+@ONE_KIND
+@hurried(60.0)
+async def test_the_last_wait_that_leaves_a_feed_of_an_asset_is_measured(
+    service, triggerers, monkeypatch
+):
+    measured = []
+    monkeypatch.setattr(
+        AirflowMetrics, "gauge", lambda self, name, value: measured.append((name, value))
+    )
+
+    async with triggerers.watching() as watcher, triggerer() as waits:
+        waiting = waits.start(trigger(job_id=21, failure_tolerance=0.0))
+        await watcher.until(lambda: ("waits", 1) in measured)
+        service.fail("GET", "/forms", faults.Status(429), every=True)
+        await waiting
+        names = [name for name, _ in measured]
+        last = {name: measured[-1 - names[::-1].index(name)][1] for name in names}
+
+    assert (last["waits"], last["waits.failures"]) == (0, 0)
 
 
 @ONE_KIND
@@ -280,6 +373,32 @@ async def test_another_service_has_a_state_of_its_own(service, triggerers, conne
             await watcher.polled()
 
     assert watcher.forms == forms
+
+
+@ONE_KIND
+@hurried(60.0)
+async def test_a_listing_that_is_read_again_at_another_service_is_dropped(
+    service, triggerers, connect, monkeypatch
+):
+    monkeypatch.setattr(lister, "READ_CONNECTION_EVERY", 0.0)
+
+    with FakeFieldService(token=service.settings.token) as other:
+        other.add_form(id=900)
+
+        def move():
+            connect(other, max_retries=0)
+
+        def with_more(page):
+            return {**page, "meta": {**page["meta"], "totalRecords": "5"}}
+
+        async with triggerers.watching(start_from=ago(DAY)) as watcher:
+            service.fail("GET", "/forms", faults.Before(move, then=faults.Rewrite(with_more)))
+            await watcher.until(lambda: watcher.forms)
+            await asyncio.sleep(100)
+        stored = await triggerers.store().aget(prefix_for(service_of(other)) + RECENT)
+
+    assert watcher.forms == [900]
+    assert "900" in stored
 
 
 @ONE_KIND

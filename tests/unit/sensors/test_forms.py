@@ -16,10 +16,12 @@ from airflow.providers.common.compat.sdk import (
     AirflowSensorTimeout,
     AirflowSkipException,
     BaseOperator,
+    TaskDeferred,
 )
 
 from fsm_provider.api import FsmConnectionEditedError, FsmServerError
 from fsm_provider.api.forms import format_time
+from fsm_provider.hooks.fsm import FsmHook
 from fsm_provider.polling.waiting import text_of_field, waiting_in
 from fsm_provider.polling.waits import WaitState
 from fsm_provider.sensors.forms import FsmFormSensor
@@ -600,6 +602,41 @@ def test_a_deferral_says_what_it_waits_for(service, deferred_run, soon):
     assert waiting.until - waiting.since == pytest.approx(600)
     assert waiting.polled_at == pytest.approx(waiting.since, abs=10)
     assert text_of_field("property_id", "7") in json.dumps(deferral.kwargs)
+
+
+def test_a_poll_that_finds_the_same_forms_in_another_order_was_in_vain(service):
+    known = [[service.add_form(job_id=11)["id"], "Gas Safety Record"] for _ in range(2)]
+    now = datetime.now(UTC).timestamp()
+    state = WaitState(
+        FsmHook("fsm_default").settings.service,
+        began=now - 60,
+        deadline=now + 600,
+        since=START.isoformat(),
+        polled_at=now - 30,
+        known=known,
+    )
+    with service._state.changed:
+        service._state.forms.records.reverse()
+    sensor = FsmFormSensor(task_id="wait", job_id=11, minimum_forms=3, deferrable=True)
+    context = {"ti": TaskInstance(), "data_interval_start": START}
+
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.resume_execution("execute_complete", {"event": {"wait": asdict(state)}}, context)
+
+    assert deferred.value.trigger.wait["futile_wakes"] == 1
+
+
+def test_a_deferral_after_a_poll_that_was_asked_to_pause_says_until_when(service):
+    service.fail("GET", "/forms", faults.Status(429, retry_after=600))
+    sensor = FsmFormSensor(task_id="wait", job_id=11, deferrable=True, failure_tolerance=300)
+    context = {"ti": TaskInstance(), "data_interval_start": START}
+    now = datetime.now(UTC).timestamp()
+
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context)
+
+    # No longer than failures are tolerated.
+    assert deferred.value.trigger.wait["paused_until"] == pytest.approx(now + 300, abs=10)
 
 
 def test_a_deferral_after_a_failed_poll_says_why_it_failed(service, deferred_run, soon):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.hooks.fsm import FsmHook
-from fsm_provider.polling.waits import CHECK_EVERY, WaitState
+from fsm_provider.polling.waits import CATCH_UP_EVERY, WaitState
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.triggers.forms import MIN_DEFERRAL, FsmFormTrigger
 from tests.unit.clocks import hurried, run_hurried
@@ -250,8 +250,8 @@ async def test_a_service_that_leaves_out_what_was_never_updated(service):
         ),
         (
             {"poll_interval": 100.0, "futile_wakes": 30},
-            CHECK_EVERY,
-            1.7 * CHECK_EVERY,
+            CATCH_UP_EVERY,
+            1.7 * CATCH_UP_EVERY,
         ),
         ({"poll_interval": 100.0, "timeout": 20}, 20, 90),
     ],
@@ -384,6 +384,59 @@ async def test_polls_pause_as_long_as_the_service_asks(service):
         await asyncio.sleep(900)
 
     assert 2 <= len(service.requests) <= 4
+
+
+@hurried(60.0)
+async def test_a_wait_that_comes_while_polls_pause_is_not_asked_for(service):
+    """Both kinds of listings pause, though the service has told but one of them."""
+    async with triggerer() as waits:
+        waits.start(trigger(job_id=1, poll_interval=100.0))
+        await until(service, lambda: service.requests)
+        service.fail("GET", "/forms", faults.Status(429, retry_after=600), every=True)
+        await until(service, lambda: len(service.requests) == 2)
+        waits.start(trigger(job_id=2, poll_interval=100.0, known=None))
+        await asyncio.sleep(450)
+
+    assert len(service.requests) == 2
+
+
+@hurried(60.0)
+async def test_a_pause_that_a_worker_was_asked_for_is_that_of_its_trigger(service):
+    waiting = trigger(job_id=1, known=None)
+    waiting.wait["paused_until"] = time.time() + 600
+
+    async with triggerer() as waits:
+        waits.start(waiting)
+        await asyncio.sleep(450)
+        assert service.requests == []
+        await until(service, lambda: service.requests)
+
+
+@hurried(60.0)
+async def test_a_pause_is_no_poll_that_ends_the_failures_before(service):
+    """So the tolerance goes on from where it began, on the worker."""
+    service.fail("GET", "/forms", faults.Status(429, retry_after=900), every=True)
+
+    async with triggerer() as waits:
+        waits.start(trigger(job_id=1, poll_interval=2.0))
+        await until(service, lambda: service.requests)
+        later = trigger(job_id=2, poll_interval=2.0, timeout=100.0)
+        later.wait["failing_since"] = began = time.time() - 60
+        woken = await asyncio.wait_for(waits.start(later), 1_000)
+
+    assert woken["failing_since"] == began
+
+
+@hurried(60.0)
+async def test_a_connection_that_cannot_be_read_is_told_to_all_at_once(service, connect):
+    async with triggerer() as waits:
+        tasks = [waits.start(trigger(job_id=job, poll_interval=100.0)) for job in range(60)]
+        await until(service, lambda: service.requests)
+        connect(service, timeout="soon")
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.sleep(50)
+
+    assert all(task.done() and task.result()["failing_since"] for task in tasks)
 
 
 @hurried(60.0)
