@@ -942,6 +942,24 @@ def test_a_wait_shows_job_property_what_is_missing_and_until_when(store, waits, 
 
 
 @in_a_database
+def test_forms_since_is_the_bound_and_not_when_the_wait_began(store, waits, browser):
+    began = datetime(2026, 3, 4, 5, 6, tzinfo=UTC).timestamp()
+    bound = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    waits.add(job_id="1", forms_since=bound, since=began, until=began + 1)
+    waits.add(job_id="2", since=began, until=began + 2)  # of an older version
+    waits.add_row("dag", "running", "FsmFormSensor", rendered={"job_id": "3"})
+
+    section = waits_in(browser("jo").get())
+
+    of_bound, _, others = section.partition(" 2 438 ")
+    of_older, _, on_worker = others.partition(" 3 - ")
+    assert "1 Jan 2026, 00:00 UTC" in of_bound
+    assert "4 Mar 2026, 05:06 UTC 4 Mar" not in of_bound
+    assert "not known waits since 4 Mar 2026, 05:06 UTC" in of_older
+    assert f"not known its process began {datetime.now(UTC):%-d %b %Y}" in on_worker
+
+
+@in_a_database
 def test_waits_are_found_by_property_and_connection_and_counted_by_name(store, waits, browser):
     waits.add(missing=["Gas", "Oil"], property_id="7")
     waits.add(missing=["Gas"], property_id="77")
