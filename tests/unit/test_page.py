@@ -15,6 +15,7 @@ from uuid import uuid4
 import httpx
 import pytest
 import sqlalchemy
+from airflow.secrets import BaseSecretsBackend
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -563,6 +564,33 @@ def test_a_connection_that_is_not_there_is_named_with_those_that_are(three, brow
         assert "Nothing is uncertain" not in answer.text
         assert "to look up" not in answer.text  # a 0 would be no comfort
         assert "<b>" not in answer.text
+
+
+class Vault(BaseSecretsBackend):
+    """A secrets backend, whose connections cannot be listed, that Airflow loads by its name."""
+
+    def get_connection(self, conn_id, team_name=None):
+        from airflow.models import Connection
+
+        if conn_id not in ("vault_conn", "fsm_default"):
+            return None
+        extra = '{"max_retrys": 3}'
+        return Connection(conn_id, "fsm", host="fsm.example.com", password=TOKEN, extra=extra)
+
+
+def test_a_connection_of_a_secrets_backend_that_is_broken_is_not_said_to_be_absent(
+    server, browser, monkeypatch
+):
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", f"{__name__}.Vault")
+    jo = browser("jo")
+
+    for query, conn_id in (("", "fsm_default"), ("?conn_id=vault_conn", "vault_conn")):
+        broken = jo.get(query)
+        assert broken.status_code == 200
+        assert f"Connection {conn_id} cannot be used, so nothing of its ledger" in words(broken)
+        assert "max_retrys: is not a setting" in words(broken)
+        assert "There is no connection" not in words(broken)
+    assert jo.get("?conn_id=mistyped").status_code == 404
 
 
 @in_a_database

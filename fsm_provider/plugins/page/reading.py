@@ -18,7 +18,11 @@ from sqlalchemy import select
 from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
 from fsm_provider.api.settings import Settings, job_page_url
 from fsm_provider.api.validation import canonical_id
-from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
+from fsm_provider.hooks.connection import (
+    CONN_TYPE,
+    read_connection_outside_of_tasks,
+    settings_from,
+)
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.polling.admin import AssetStatus
 from fsm_provider.user_errors import text_of
@@ -91,15 +95,24 @@ class LedgerSection:
     unreadable: list[str] = field(default_factory=list)
 
 
-def read_connections(conn_ids: Iterable[str]) -> tuple[dict[str, Settings], dict[str, str]]:
-    """Return the settings of connections, and why those of others cannot be read."""
+def read_connections(
+    conn_ids: Iterable[str], listed: Collection[str]
+) -> tuple[dict[str, Settings], dict[str, str]]:
+    """Return the settings of connections, and why those of others cannot be read.
+
+    In neither is what nothing has ``listed``, and what is no connection of our type either.
+    """
     settings = {}
     broken = {}
     for conn_id in conn_ids:
+        is_ours = conn_id in listed
         try:
-            settings[conn_id] = settings_from(read_connection_outside_of_tasks(conn_id))
+            connection = read_connection_outside_of_tasks(conn_id)
+            is_ours = is_ours or connection.conn_type in (None, "", CONN_TYPE)
+            settings[conn_id] = settings_from(connection)
         except (AirflowNotFoundException, FsmInputError) as error:
-            broken[conn_id] = str(error)
+            if is_ours:
+                broken[conn_id] = str(error)
         except Exception as error:  # noqa: BLE001 - it hides no other connection
             log(error)
             broken[conn_id] = "the log of the API server says why"
