@@ -599,7 +599,10 @@ def test_two_connections_of_one_service_and_ledger_have_each_write_once(
 ):
     monkeypatch.setenv("AIRFLOW_CONN_AGAIN", os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
 
-    assert "1 jobs or other writes to look up" in words(browser("jo").get())
+    shown = words(browser("jo").get())
+
+    assert "1 jobs or other writes to look up" in shown
+    assert "again: POST /properties/7/jobs" in shown  # always the first of both by name
 
 
 @in_a_database

@@ -153,7 +153,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
     assets = or_none(asset_admin.watched_assets)
     listed = set(fsm_conn_ids())
     listed.update(asset.fsm_conn_id for asset in assets or ())
-    asked = {view.conn_id} if view.conn_id else listed or {"fsm_default"}
+    asked = [view.conn_id] if view.conn_id else sorted(listed) or ["fsm_default"]
     settings, broken = read_connections(asked, listed)
     is_unknown = view.conn_id not in ("", *settings, *broken)
     now = time.time()
