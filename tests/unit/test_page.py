@@ -425,7 +425,7 @@ def test_what_is_not_there_or_not_meant_is_refused_in_a_word_and_records_nothing
         ({"outcome": "exists"}, "leave it out"),
         ({"outcome": "does_not_exist"}, "what does not exist has no id, and 4711 was given"),
         ({"outcome": "true"}, "is none of exists_with_id, exists, does_not_exist"),
-        ({"why": " "}, "is empty"),
+        ({"why": " "}, "recorded: How you know: is empty"),
     ):
         refused = jo.post(action, {**answer, **changes})
         assert refused.status_code == 409
