@@ -511,6 +511,36 @@ def test_where_the_ledger_is_away_the_other_sections_stand(asset, browser, monke
     assert password not in shown.text
 
 
+@in_a_database
+def test_the_log_says_what_could_not_be_stored_and_where_a_defect_is(
+    store, browser, monkeypatch, caplog
+):
+    jo = browser("jo")
+    action, given = jo.forms()[0]
+
+    def fail(*names):
+        raise ZeroDivisionError
+
+    def errors_of_page():
+        return [record for record in caplog.records if "plugins.page" in record.name]
+
+    monkeypatch.setattr("fsm_provider.plugins.page.app.count_deliveries", fail)
+    assert "Deliveries cannot be read now." in words(jo.get())
+    (of_defect,) = errors_of_page()
+    assert of_defect.getMessage() == "The page cannot be read in full: ZeroDivisionError"
+    assert f"in {fail.__name__}\n" in caplog.text
+    caplog.clear()
+
+    away = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1}
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(away))
+    assert jo.post(action, {**given, **FOUND}).status_code == 409
+    of_settlement, of_ledger, _ = errors_of_page()
+    assert of_settlement.getMessage().startswith("What a user entered cannot be stored: ")
+    assert of_ledger.getMessage().startswith("The page cannot be read in full: the database: ")
+    assert not of_settlement.exc_info
+    assert not of_ledger.exc_info
+
+
 # --- all connections ---
 
 

@@ -209,5 +209,5 @@ def text_for_user(error: Exception) -> str:
         raise HTTPException(404) from None
     if text_of(error) is None:
         raise error
-    log(error)
+    log(error, "What a user entered cannot be stored")
     return "This cannot be stored now. The log of the API server says why."

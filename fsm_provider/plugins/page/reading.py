@@ -247,7 +247,8 @@ def or_none(read: Callable[[], ResultT]) -> ResultT | None:
         return None
 
 
-def log(error: Exception) -> None:
-    """Log why something cannot be read or stored."""
-    text = text_of(error) or type(error).__name__
-    logger.error("The page cannot be read in full: %s", text)
+def log(error: Exception, failure: str = "The page cannot be read in full") -> None:
+    """Log why something cannot be read or stored; a defect with its traceback."""
+    text = text_of(error)
+    is_defect = text is None
+    logger.error("%s: %s", failure, text or type(error).__name__, exc_info=is_defect)
