@@ -459,7 +459,10 @@ def test_where_there_is_no_ledger_yet_it_says_so_and_makes_none(
     assert shown.status_code == 200
     assert "No ledger was found at connection 'ledger', of fsm_default." in words(shown)
     assert "its file is on another machine" in words(shown)
-    assert "? jobs or other writes to look up, as 1 of the ledgers cannot be read" in words(shown)
+    assert (
+        "? jobs or other writes to look up, as the ledger of 1 connection cannot be read"
+        in words(shown)
+    )
     assert "Nothing is uncertain" not in shown.text
     assert "No DAG uses an asset" in shown.text
     assert str(file) not in shown.text
@@ -505,7 +508,10 @@ def test_where_the_ledger_is_away_the_other_sections_stand(asset, browser, monke
     assert shown.status_code == 200
     assert "The ledger of fsm_default cannot be read now." in words(shown)
     assert "Nothing is uncertain" not in shown.text
-    assert "? jobs or other writes to look up, as 1 of the ledgers cannot be read" in words(shown)
+    assert (
+        "? jobs or other writes to look up, as the ledger of 1 connection cannot be read"
+        in words(shown)
+    )
     assert "Backlog: " in shown.text or "No DAG uses" in shown.text
     assert "fsm_default/jobs 3 " in words(shown)
     assert password not in shown.text
@@ -569,7 +575,10 @@ def test_what_is_uncertain_of_any_connection_is_on_top_and_a_broken_one_hides_no
 ):
     jo = browser("jo")
     shown = words(jo.get())
-    assert "2 or more jobs or other writes to look up, as 1 of the ledgers cannot be read" in shown
+    assert (
+        "2 or more jobs or other writes to look up, as the ledger of 1 connection cannot be read"
+        in shown
+    )
     assert re.search(r"fsm_default: POST /properties/7/jobs", shown)
     assert re.search(r"north: POST /properties/7/jobs", shown)
     assert "Connection south cannot be used, so nothing of its ledger is shown:" in shown
@@ -633,6 +642,25 @@ def test_two_connections_of_one_service_and_ledger_have_each_write_once(
 
     assert "1 jobs or other writes to look up" in shown
     assert "again: POST /properties/7/jobs" in shown  # always the first of both by name
+
+
+@in_a_database
+def test_the_connections_whose_ledger_cannot_be_read_are_counted_and_named(
+    service, store, browser, monkeypatch
+):
+    connection = os.environ["AIRFLOW_CONN_FSM_DEFAULT"]
+    north = {**json.loads(connection), "login": "north"}
+    monkeypatch.setenv("AIRFLOW_CONN_AGAIN", connection)
+    monkeypatch.setenv("AIRFLOW_CONN_NORTH", json.dumps(north))
+    file = {"conn_type": "sqlite", "host": f"{store.file}-gone"}
+    for place, says in (
+        ({"conn_type": "postgres", "host": "127.0.0.1", "port": 1}, "The ledger of {} cannot"),
+        (file, "No ledger was found at connection 'ledger', of {}."),
+    ):
+        monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(place))
+        shown = words(browser("jo").get())
+        assert "to look up, as the ledgers of 3 connections cannot be read" in shown
+        assert says.format("again, fsm_default, north") in shown
 
 
 @in_a_database

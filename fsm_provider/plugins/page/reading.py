@@ -91,7 +91,7 @@ class LedgerSection:
     totals: Counter[str] = field(default_factory=Counter)
     written: Counter[tuple[int, str]] = field(default_factory=Counter)
     may_edit: set[str] = field(default_factory=set)
-    absent: dict[str, Collection[str]] = field(default_factory=dict)
+    absent: dict[str, list[str]] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
 
 
@@ -122,20 +122,22 @@ def read_connections(
 def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> LedgerSection:
     """Return what the ledgers of connections have; each database is opened once."""
     section = LedgerSection()
-    places: dict[str | None, dict[str, str]] = defaultdict(dict)
+    places: dict[str | None, list[str]] = defaultdict(list)
     for conn_id, connection in settings.items():
-        places[connection.state_conn_id].setdefault(connection.service, conn_id)
+        places[connection.state_conn_id].append(conn_id)
     if not AIRFLOW_V_3_3_PLUS:
         places.pop(None, None)  # no task can write without a database
     for state_conn_id, conn_ids in places.items():
+        # Of two that share a service, the first names its rows.
+        conn_id_by_service = {settings[conn_id].service: conn_id for conn_id in reversed(conn_ids)}
         try:
-            with open_place(state_conn_id, conn_ids, NEWEST) as ledgers:
-                _add_ledgers(section, user, ledgers, conn_ids, view)
+            with open_place(state_conn_id, conn_id_by_service, NEWEST) as ledgers:
+                _add_ledgers(section, user, ledgers, conn_id_by_service, view)
         except FsmNoLedgerError as error:
-            section.absent[error.place] = conn_ids.values()
+            section.absent[error.place] = conn_ids
         except Exception as error:  # noqa: BLE001 - the other ledgers stand
             log(error)
-            section.unreadable += conn_ids.values()
+            section.unreadable += conn_ids
     shown = slice((view.page - 1) * ROWS, view.page * ROWS)
     section.uncertain = sorted(section.uncertain, key=_sent_at)[shown]
     section.found = sorted(section.found, key=_sent_at)[:ROWS]
@@ -149,18 +151,16 @@ def _add_ledgers(
     section: LedgerSection,
     user: Any,
     ledgers: LedgerReader,
-    conn_ids: Mapping[str, str],
+    conn_id_by_service: Mapping[str, str],
     view: View,
 ) -> None:
-    """Add the ledgers of one database.
-
-    :param conn_ids: by service.
-    """
+    """Add the ledgers of one database."""
 
     def add(rows: list[Row], wanted: EntryFilter, latest: int, *, is_open: bool = False) -> None:
         for _, entry in ledgers.entries(is_open, latest=latest, wanted=wanted):
-            if entry.service in conn_ids:
-                rows.append(Row(conn_ids[entry.service], entry))
+            # In Airflow's store a task may have written to other services, too.
+            if entry.service in conn_id_by_service:
+                rows.append(Row(conn_id_by_service[entry.service], entry))
 
     tallies = ledgers.counts()
     here = our_airflows()
