@@ -278,6 +278,17 @@ def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browse
 
 
 @in_a_database
+def test_what_the_receiver_counts_is_read_and_not_changed(asset):
+    from fsm_provider.plugins.webhooks.events import REFUSED, count_deliveries
+
+    (of_jobs,) = count_deliveries("fsm_default")
+    REFUSED["fsm_default/jobs"]["headers"] += 1  # the receiver, while a page is made
+
+    assert of_jobs.refused == {"signature": 5}
+    assert list(REFUSED) == ["fsm_default/jobs"]
+
+
+@in_a_database
 def test_an_asset_that_two_dags_define_differently_is_shown_with_both(
     store, browser, tmp_path, monkeypatch
 ):
