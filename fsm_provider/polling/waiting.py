@@ -23,6 +23,8 @@ class Waiting:
     :param found: names of forms that count.
     :param text: what a timeout would say.
     :param since: when the wait began; ``until``: when it ends.
+    :param forms_since: the bound from which forms count; None: not known, as older versions do not
+        store it.
     :param polled_at: when the task's last successful poll began; None: none has succeeded.
     :param problem: why the last poll failed.
     """
@@ -37,6 +39,7 @@ class Waiting:
     until: float
     polled_at: float | None
     problem: str
+    forms_since: float | None = None
 
     def as_kwargs(self) -> dict[str, str]:
         """Return it as an argument of a deferral: as text, which no version of Airflow wraps."""

@@ -261,6 +261,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         from fsm_provider.polling.waiting import Waiting
 
         place = {name: str(value) for name, value in self._filters.items()}
+        bound = self._wanted.created_since or self._wanted.updated_since
         return Waiting(
             fsm_conn_id=self.fsm_conn_id,
             job_id=place.get("job_id"),
@@ -272,6 +273,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             until=state.deadline,
             polled_at=state.polled_at,
             problem=self._problem,
+            forms_since=bound.timestamp() if isinstance(bound, datetime) else None,
         )
 
     def resume_execution(

@@ -15,6 +15,7 @@ from uuid import uuid4
 import httpx
 import pytest
 import sqlalchemy
+from airflow.secrets import BaseSecretsBackend
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -277,6 +278,17 @@ def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browse
 
 
 @in_a_database
+def test_what_the_receiver_counts_is_read_and_not_changed(asset):
+    from fsm_provider.plugins.webhooks.events import REFUSED, count_deliveries
+
+    (of_jobs,) = count_deliveries("fsm_default")
+    REFUSED["fsm_default/jobs"]["headers"] += 1  # the receiver, while a page is made
+
+    assert of_jobs.refused == {"signature": 5}
+    assert list(REFUSED) == ["fsm_default/jobs"]
+
+
+@in_a_database
 def test_an_asset_that_two_dags_define_differently_is_shown_with_both(
     store, browser, tmp_path, monkeypatch
 ):
@@ -424,7 +436,7 @@ def test_what_is_not_there_or_not_meant_is_refused_in_a_word_and_records_nothing
         ({"outcome": "exists"}, "leave it out"),
         ({"outcome": "does_not_exist"}, "what does not exist has no id, and 4711 was given"),
         ({"outcome": "true"}, "is none of exists_with_id, exists, does_not_exist"),
-        ({"why": " "}, "is empty"),
+        ({"why": " "}, "recorded: How you know: is empty"),
     ):
         refused = jo.post(action, {**answer, **changes})
         assert refused.status_code == 409
@@ -458,7 +470,10 @@ def test_where_there_is_no_ledger_yet_it_says_so_and_makes_none(
     assert shown.status_code == 200
     assert "No ledger was found at connection 'ledger', of fsm_default." in words(shown)
     assert "its file is on another machine" in words(shown)
-    assert "? jobs or other writes to look up, as 1 of the ledgers cannot be read" in words(shown)
+    assert (
+        "? jobs or other writes to look up, as the ledger of 1 connection cannot be read"
+        in words(shown)
+    )
     assert "Nothing is uncertain" not in shown.text
     assert "No DAG uses an asset" in shown.text
     assert str(file) not in shown.text
@@ -504,10 +519,43 @@ def test_where_the_ledger_is_away_the_other_sections_stand(asset, browser, monke
     assert shown.status_code == 200
     assert "The ledger of fsm_default cannot be read now." in words(shown)
     assert "Nothing is uncertain" not in shown.text
-    assert "? jobs or other writes to look up, as 1 of the ledgers cannot be read" in words(shown)
+    assert (
+        "? jobs or other writes to look up, as the ledger of 1 connection cannot be read"
+        in words(shown)
+    )
     assert "Backlog: " in shown.text or "No DAG uses" in shown.text
     assert "fsm_default/jobs 3 " in words(shown)
     assert password not in shown.text
+
+
+@in_a_database
+def test_the_log_says_what_could_not_be_stored_and_where_a_defect_is(
+    store, browser, monkeypatch, caplog
+):
+    jo = browser("jo")
+    action, given = jo.forms()[0]
+
+    def fail(*names):
+        raise ZeroDivisionError
+
+    def errors_of_page():
+        return [record for record in caplog.records if "plugins.page" in record.name]
+
+    monkeypatch.setattr("fsm_provider.plugins.page.app.count_deliveries", fail)
+    assert "Deliveries cannot be read now." in words(jo.get())
+    (of_defect,) = errors_of_page()
+    assert of_defect.getMessage() == "The page cannot be read in full: ZeroDivisionError"
+    assert f"in {fail.__name__}\n" in caplog.text
+    caplog.clear()
+
+    away = {"conn_type": "postgres", "host": "127.0.0.1", "port": 1}
+    monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(away))
+    assert jo.post(action, {**given, **FOUND}).status_code == 409
+    of_settlement, of_ledger, _ = errors_of_page()
+    assert of_settlement.getMessage().startswith("What a user entered cannot be stored: ")
+    assert of_ledger.getMessage().startswith("The page cannot be read in full: the database: ")
+    assert not of_settlement.exc_info
+    assert not of_ledger.exc_info
 
 
 # --- all connections ---
@@ -538,7 +586,10 @@ def test_what_is_uncertain_of_any_connection_is_on_top_and_a_broken_one_hides_no
 ):
     jo = browser("jo")
     shown = words(jo.get())
-    assert "2 or more jobs or other writes to look up, as 1 of the ledgers cannot be read" in shown
+    assert (
+        "2 or more jobs or other writes to look up, as the ledger of 1 connection cannot be read"
+        in shown
+    )
     assert re.search(r"fsm_default: POST /properties/7/jobs", shown)
     assert re.search(r"north: POST /properties/7/jobs", shown)
     assert "Connection south cannot be used, so nothing of its ledger is shown:" in shown
@@ -565,13 +616,62 @@ def test_a_connection_that_is_not_there_is_named_with_those_that_are(three, brow
         assert "<b>" not in answer.text
 
 
+class Vault(BaseSecretsBackend):
+    """A secrets backend, whose connections cannot be listed, that Airflow loads by its name."""
+
+    def get_connection(self, conn_id, team_name=None):
+        from airflow.models import Connection
+
+        if conn_id not in ("vault_conn", "fsm_default"):
+            return None
+        extra = '{"max_retrys": 3}'
+        return Connection(conn_id, "fsm", host="fsm.example.com", password=TOKEN, extra=extra)
+
+
+def test_a_connection_of_a_secrets_backend_that_is_broken_is_not_said_to_be_absent(
+    server, browser, monkeypatch
+):
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", f"{__name__}.Vault")
+    jo = browser("jo")
+
+    for query, conn_id in (("", "fsm_default"), ("?conn_id=vault_conn", "vault_conn")):
+        broken = jo.get(query)
+        assert broken.status_code == 200
+        assert f"Connection {conn_id} cannot be used, so nothing of its ledger" in words(broken)
+        assert "max_retrys: is not a setting" in words(broken)
+        assert "There is no connection" not in words(broken)
+    assert jo.get("?conn_id=mistyped").status_code == 404
+
+
 @in_a_database
 def test_two_connections_of_one_service_and_ledger_have_each_write_once(
     service, store, browser, monkeypatch
 ):
     monkeypatch.setenv("AIRFLOW_CONN_AGAIN", os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
 
-    assert "1 jobs or other writes to look up" in words(browser("jo").get())
+    shown = words(browser("jo").get())
+
+    assert "1 jobs or other writes to look up" in shown
+    assert "again: POST /properties/7/jobs" in shown  # always the first of both by name
+
+
+@in_a_database
+def test_the_connections_whose_ledger_cannot_be_read_are_counted_and_named(
+    service, store, browser, monkeypatch
+):
+    connection = os.environ["AIRFLOW_CONN_FSM_DEFAULT"]
+    north = {**json.loads(connection), "login": "north"}
+    monkeypatch.setenv("AIRFLOW_CONN_AGAIN", connection)
+    monkeypatch.setenv("AIRFLOW_CONN_NORTH", json.dumps(north))
+    file = {"conn_type": "sqlite", "host": f"{store.file}-gone"}
+    for place, says in (
+        ({"conn_type": "postgres", "host": "127.0.0.1", "port": 1}, "The ledger of {} cannot"),
+        (file, "No ledger was found at connection 'ledger', of {}."),
+    ):
+        monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(place))
+        shown = words(browser("jo").get())
+        assert "to look up, as the ledgers of 3 connections cannot be read" in shown
+        assert says.format("again, fsm_default, north") in shown
 
 
 @in_a_database
@@ -939,6 +1039,24 @@ def test_a_wait_shows_job_property_what_is_missing_and_until_when(store, waits, 
         assert text in section
     assert section.index("29711") < section.index("29712")
     assert 'href="https://app.example.com/jobs/29711"' in shown.text
+
+
+@in_a_database
+def test_forms_since_is_the_bound_and_not_when_the_wait_began(store, waits, browser):
+    began = datetime(2026, 3, 4, 5, 6, tzinfo=UTC).timestamp()
+    bound = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    waits.add(job_id="1", forms_since=bound, since=began, until=began + 1)
+    waits.add(job_id="2", since=began, until=began + 2)  # of an older version
+    waits.add_row("dag", "running", "FsmFormSensor", rendered={"job_id": "3"})
+
+    section = waits_in(browser("jo").get())
+
+    of_bound, _, others = section.partition(" 2 438 ")
+    of_older, _, on_worker = others.partition(" 3 - ")
+    assert "1 Jan 2026, 00:00 UTC" in of_bound
+    assert "4 Mar 2026, 05:06 UTC 4 Mar" not in of_bound
+    assert "not known waits since 4 Mar 2026, 05:06 UTC" in of_older
+    assert f"not known its process began {datetime.now(UTC):%-d %b %Y}" in on_worker
 
 
 @in_a_database

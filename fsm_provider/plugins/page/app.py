@@ -105,6 +105,8 @@ def settle_write(
     shown: Text = "",
 ) -> Response:
     try:
+        if not why.strip():
+            raise FsmInputError("How you know: is empty")
         settlement = settlement_from(outcome, job_id.strip())
         key = unquote(key)  # the form has it quoted: a browser changes the line ends of a plain one
         with ledger_admin.open_ledgers(conn_id) as ledgers:
@@ -153,9 +155,9 @@ def render(user: Any, view: View, refused: str = "") -> Response:
     assets = or_none(asset_admin.watched_assets)
     listed = set(fsm_conn_ids())
     listed.update(asset.fsm_conn_id for asset in assets or ())
-    asked = {view.conn_id} if view.conn_id else listed or {"fsm_default"}
-    settings, broken = read_connections(asked)
-    is_unknown = not listed.issuperset(broken)
+    asked = [view.conn_id] if view.conn_id else sorted(listed) or ["fsm_default"]
+    settings, broken = read_connections(asked, listed)
+    is_unknown = view.conn_id not in ("", *settings, *broken)
     now = time.time()
     today = int(now) // SECONDS_PER_DAY
     days = range(today - DAYS + 1, today + 1)  # numbered from 1970
@@ -168,8 +170,8 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         refused=printable(refused),
         listed=sorted(listed.union(settings)),
         settings=settings,
-        broken={} if is_unknown else broken,
-        is_unknown=is_unknown and view.conn_id,
+        broken=broken,
+        is_unknown=is_unknown,
         days=labels,
         now=now,
         nonce=nonce,
@@ -190,7 +192,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         waiting_in=waiting_in,
         may_begin=lambda asset: may_begin(user, asset),
     )
-    status = 404 if is_unknown and view.conn_id else 200
+    status = 404 if is_unknown else 200
     headers = {
         "Content-Security-Policy": POLICY.format(nonce),
         "Cache-Control": "no-store",
@@ -207,5 +209,5 @@ def text_for_user(error: Exception) -> str:
         raise HTTPException(404) from None
     if text_of(error) is None:
         raise error
-    log(error)
+    log(error, "What a user entered cannot be stored")
     return "This cannot be stored now. The log of the API server says why."

@@ -18,7 +18,11 @@ from sqlalchemy import select
 from fsm_provider.api.errors import FsmInputError, FsmNoLedgerError
 from fsm_provider.api.settings import Settings, job_page_url
 from fsm_provider.api.validation import canonical_id
-from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
+from fsm_provider.hooks.connection import (
+    CONN_TYPE,
+    read_connection_outside_of_tasks,
+    settings_from,
+)
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.polling.admin import AssetStatus
 from fsm_provider.user_errors import text_of
@@ -87,19 +91,28 @@ class LedgerSection:
     totals: Counter[str] = field(default_factory=Counter)
     written: Counter[tuple[int, str]] = field(default_factory=Counter)
     may_edit: set[str] = field(default_factory=set)
-    absent: dict[str, Collection[str]] = field(default_factory=dict)
+    absent: dict[str, list[str]] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
 
 
-def read_connections(conn_ids: Iterable[str]) -> tuple[dict[str, Settings], dict[str, str]]:
-    """Return the settings of connections, and why those of others cannot be read."""
+def read_connections(
+    conn_ids: Iterable[str], listed: Collection[str]
+) -> tuple[dict[str, Settings], dict[str, str]]:
+    """Return the settings of connections, and why those of others cannot be read.
+
+    In neither is what nothing has ``listed``, and what is no connection of our type either.
+    """
     settings = {}
     broken = {}
     for conn_id in conn_ids:
+        is_ours = conn_id in listed
         try:
-            settings[conn_id] = settings_from(read_connection_outside_of_tasks(conn_id))
+            connection = read_connection_outside_of_tasks(conn_id)
+            is_ours = is_ours or connection.conn_type in (None, "", CONN_TYPE)
+            settings[conn_id] = settings_from(connection)
         except (AirflowNotFoundException, FsmInputError) as error:
-            broken[conn_id] = str(error)
+            if is_ours:
+                broken[conn_id] = str(error)
         except Exception as error:  # noqa: BLE001 - it hides no other connection
             log(error)
             broken[conn_id] = "the log of the API server says why"
@@ -109,20 +122,22 @@ def read_connections(conn_ids: Iterable[str]) -> tuple[dict[str, Settings], dict
 def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> LedgerSection:
     """Return what the ledgers of connections have; each database is opened once."""
     section = LedgerSection()
-    places: dict[str | None, dict[str, str]] = defaultdict(dict)
+    places: dict[str | None, list[str]] = defaultdict(list)
     for conn_id, connection in settings.items():
-        places[connection.state_conn_id].setdefault(connection.service, conn_id)
+        places[connection.state_conn_id].append(conn_id)
     if not AIRFLOW_V_3_3_PLUS:
         places.pop(None, None)  # no task can write without a database
     for state_conn_id, conn_ids in places.items():
+        # Of two that share a service, the first names its rows.
+        conn_id_by_service = {settings[conn_id].service: conn_id for conn_id in reversed(conn_ids)}
         try:
-            with open_place(state_conn_id, conn_ids, NEWEST) as ledgers:
-                _add_ledgers(section, user, ledgers, conn_ids, view)
+            with open_place(state_conn_id, conn_id_by_service, NEWEST) as ledgers:
+                _add_ledgers(section, user, ledgers, conn_id_by_service, view)
         except FsmNoLedgerError as error:
-            section.absent[error.place] = conn_ids.values()
+            section.absent[error.place] = conn_ids
         except Exception as error:  # noqa: BLE001 - the other ledgers stand
             log(error)
-            section.unreadable += conn_ids.values()
+            section.unreadable += conn_ids
     shown = slice((view.page - 1) * ROWS, view.page * ROWS)
     section.uncertain = sorted(section.uncertain, key=_sent_at)[shown]
     section.found = sorted(section.found, key=_sent_at)[:ROWS]
@@ -136,18 +151,16 @@ def _add_ledgers(
     section: LedgerSection,
     user: Any,
     ledgers: LedgerReader,
-    conn_ids: Mapping[str, str],
+    conn_id_by_service: Mapping[str, str],
     view: View,
 ) -> None:
-    """Add the ledgers of one database.
-
-    :param conn_ids: by service.
-    """
+    """Add the ledgers of one database."""
 
     def add(rows: list[Row], wanted: EntryFilter, latest: int, *, is_open: bool = False) -> None:
         for _, entry in ledgers.entries(is_open, latest=latest, wanted=wanted):
-            if entry.service in conn_ids:
-                rows.append(Row(conn_ids[entry.service], entry))
+            # In Airflow's store a task may have written to other services, too.
+            if entry.service in conn_id_by_service:
+                rows.append(Row(conn_id_by_service[entry.service], entry))
 
     tallies = ledgers.counts()
     here = our_airflows()
@@ -234,7 +247,8 @@ def or_none(read: Callable[[], ResultT]) -> ResultT | None:
         return None
 
 
-def log(error: Exception) -> None:
-    """Log why something cannot be read or stored."""
-    text = text_of(error) or type(error).__name__
-    logger.error("The page cannot be read in full: %s", text)
+def log(error: Exception, failure: str = "The page cannot be read in full") -> None:
+    """Log why something cannot be read or stored; a defect with its traceback."""
+    text = text_of(error)
+    is_defect = text is None
+    logger.error("%s: %s", failure, text or type(error).__name__, exc_info=is_defect)

@@ -70,7 +70,8 @@ class ReceiverConfiguration:
         self._clock = clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fsm-webhooks-configuration")
         self._reading: asyncio.Future[Reading] | None = None
-        self._last: Reading = (-math.inf, {})
+        self._last: Reading = (-math.inf, {})  # that succeeded
+        self._tried_at = -math.inf  # when the last reading began, also if it failed
 
     def routes(self) -> Routes | None:
         """Return what was read last; None if that reading began ``MAX_AGE`` ago or earlier."""
@@ -84,9 +85,10 @@ class ReceiverConfiguration:
             ``REFRESH_SHARE`` of that.
         """
         if self._reading is None or self._reading.done():
-            began, _ = self._last
-            if self._clock() - began < READ_EVERY:
+            now = self._clock()
+            if now - self._tried_at < READ_EVERY:
                 return
+            self._tried_at = now
             loop = asyncio.get_running_loop()
             self._reading = loop.run_in_executor(self._thread, self._read)
             self._reading.add_done_callback(self._on_read)

@@ -126,8 +126,8 @@ def count_deliveries(*fsm_conn_ids: str) -> list[DeliveryCounts]:
     )
     with create_session() as session:
         accepted = dict(session.execute(query).all())
-    counts = [
-        DeliveryCounts(route, accepted.get(uri), REFUSED[route]) for route, uri in uris.items()
-    ]
-    counts.append(DeliveryCounts(UNKNOWN_ROUTE, None, REFUSED[UNKNOWN_ROUTE]))
+    counts = []
+    for route, uri in [*uris.items(), (UNKNOWN_ROUTE, "")]:
+        refused = Counter(REFUSED.get(route))  # a copy: the receiver's event loop goes on counting
+        counts.append(DeliveryCounts(route, accepted.get(uri), refused))
     return [count for count in counts if count.has_asset or count.refused]

@@ -77,8 +77,10 @@ class WebhookEndpoint(_Model):
         has_header = self.header is not None
         if has_header != needs_header:
             raise ValueError("header: is needed for the signature 'hmac', and for no other")
-        is_signature_told_from_time = self.prefix not in ("", self.timestamp_prefix)
-        if self.timestamp_prefix and not is_signature_told_from_time:
+        if not self.timestamp_prefix:
+            return self
+        # A part of the header that begins as the time does counts as a time.
+        if not self.prefix or self.prefix.startswith(self.timestamp_prefix):
             raise ValueError(
                 "prefix: should precede the signature, as timestamp_prefix precedes the time"
             )

@@ -48,6 +48,7 @@ def signed(**fields):
         (signed(header="x y"), "header: holds a character"),
         (signed(prefix="v1, "), "prefix: holds a character"),
         (signed(timestamp_prefix="t=", prefix="t="), "prefix: should precede the signature"),
+        (signed(timestamp_prefix="s", prefix="sig="), "prefix: should precede the signature"),
         (signed(tolerance=43201), "tolerance: should be less than or equal to 43200"),
     ],
 )

@@ -205,6 +205,27 @@ def test_where_the_settings_cannot_be_read_the_last_ones_serve_for_as_long(
     assert TOKEN not in "".join(messages)
 
 
+def test_a_reading_that_fails_is_tried_again_after_a_second(receiver, monkeypatch, caplog):
+    from airflow.secrets.metastore import MetastoreBackend
+
+    def fail(*args, **kwargs):
+        raise OSError
+
+    monkeypatch.setattr(MetastoreBackend, "get_variable", fail)
+    for _ in range(3):
+        assert receiver.post().status_code == 503
+    receiver.clock.now += 0.9
+    assert receiver.post().status_code == 503
+    assert caplog.text.count("The receiver's settings were not read") == 1
+    receiver.clock.now += 0.1
+    assert receiver.post().status_code == 503
+    assert caplog.text.count("The receiver's settings were not read") == 2
+    monkeypatch.undo()
+
+    receiver.clock.now += 1
+    assert receiver.post().status_code == 200
+
+
 def test_many_deliveries_cause_one_reading(backend, configured):
     backend.asked.clear()
     backend.seconds = 0.1

@@ -600,6 +600,7 @@ def test_a_deferral_says_what_it_waits_for(service, deferred_run, soon):
     assert (waiting.fsm_conn_id, waiting.job_id) == ("fsm_default", str(job["id"]))
     assert (waiting.property_id, waiting.missing, waiting.found) == ("7", ["Gas"], ["Sign-off"])
     assert waiting.until - waiting.since == pytest.approx(600)
+    assert waiting.forms_since == START.timestamp()
     assert waiting.polled_at == pytest.approx(waiting.since, abs=10)
     assert text_of_field("property_id", "7") in json.dumps(deferral.kwargs)
 
@@ -637,6 +638,23 @@ def test_a_deferral_after_a_poll_that_was_asked_to_pause_says_until_when(service
 
     # No longer than failures are tolerated.
     assert deferred.value.trigger.wait["paused_until"] == pytest.approx(now + 300, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "day"),
+    [
+        ({"since": "2026-03-01"}, 1),
+        ({"updated_since": "2026-03-02"}, 2),
+        ({"since": "2026-03-01", "updated_since": "2026-03-02"}, 1),
+    ],
+)
+def test_a_deferral_says_since_when_forms_count(service, deferred_run, soon, bounds, day):
+    soon(service.add_form, job_id=11)
+
+    deferred_run(job_id=11, **bounds)
+
+    waiting = waiting_in(deferred_run.deferrals[0].kwargs)
+    assert waiting.forms_since == datetime(2026, 3, day, tzinfo=UTC).timestamp()
 
 
 def test_a_deferral_after_a_failed_poll_says_why_it_failed(service, deferred_run, soon):
