@@ -44,6 +44,8 @@ MAX_REPEATS = 12
 """How often a transaction that fails is repeated, within half a minute to two minutes."""
 MAX_DELAY = 5.0
 SQLITE_LOCK_SECONDS = 5
+CONNECT_SECONDS = "5"
+"""After which a PostgreSQL server that accepts a connection and says nothing counts as away."""
 FIRST_STATEMENT = {
     "sqlite": "BEGIN IMMEDIATE",
     "postgresql": "SET LOCAL lock_timeout = '10s'",
@@ -253,6 +255,8 @@ def _make_engine(url: URL) -> Engine:
     options: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
     if is_sqlite:
         options = {"connect_args": {"timeout": SQLITE_LOCK_SECONDS}}
+    if url.get_backend_name() == "postgresql" and "connect_timeout" not in url.query:
+        url = url.update_query_dict({"connect_timeout": CONNECT_SECONDS})
     if url.get_driver_name() == "psycopg":
         # Behind a PgBouncer another connection has what was prepared. In SQL_ASCII, texts would be
         # bytes.

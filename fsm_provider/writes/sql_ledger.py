@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import astuple, replace
 from functools import lru_cache, partial
 from json.encoder import encode_basestring_ascii
@@ -298,9 +297,17 @@ class SqlLedgers:
         return in_transaction(self._engine, _services)
 
     def add_service(self, name: str) -> None:
-        """Say that a service is none of those that are known."""
-        with suppress(IntegrityError):  # it is known
+        """Say that a service is none of those that are known.
+
+        :raises FsmRefusedError: if it is one of them, maybe by another name before.
+        """
+        try:
             in_transaction(self._engine, partial(_add_service, name))
+        except IntegrityError:
+            raise FsmRefusedError(
+                f"'{name}' is a service of this ledger, maybe renamed: nothing was added. "
+                f"{advice.SERVICES_ARE_LISTED}"
+            ) from None
 
     def rename_service(self, old: str, new: str) -> None:
         """Say that a service has another base URL or account now.
@@ -321,7 +328,7 @@ class SqlLedgers:
             ) from None
         if changed.rowcount == 0:
             raise FsmRefusedError(
-                f"no service of this ledger is '{old}': {advice.SERVICE_IS_NOT_THERE}"
+                f"no service of this ledger is '{old}': {advice.SERVICES_ARE_LISTED}"
             )
 
 

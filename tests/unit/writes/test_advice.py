@@ -430,7 +430,7 @@ def rows_that_are_gone_are_restored(place):
 
 
 CONNECTION_RESTORED = (
-    "restore them, and clear the task; or [rename the service]"
+    "restore them, and clear the task; or, with a database, [rename the service]"
     "(ledger.md#another-host-or-a-second-account)"
 )
 
@@ -452,7 +452,7 @@ def host_and_login_are_restored(place):
     return said
 
 
-@way("for_changed_service", "for_unknown_service", "SERVICE_IS_THERE", "SERVICE_IS_NOT_THERE")
+@way("for_changed_service", "for_unknown_service", "SERVICE_IS_THERE", "SERVICES_ARE_LISTED")
 def a_service_that_has_another_login_is_renamed(place):
     if not place.is_shared:
         return

@@ -240,6 +240,18 @@ def test_a_name_that_another_service_has_is_refused(service, other, edit, run):
     assert (len(service.jobs), other.jobs) == (1, [])
 
 
+def test_a_service_that_somebody_has_renamed_meanwhile_is_not_added(service, other, edit, run):
+    create()
+    edit(host=renamed_host(other))
+    commands = commands_in(refusal_of())
+    assert run(*commands["rename-service"])[0] == 0
+
+    code, table, error = run(*commands["add-service"])
+
+    assert (code, table) == (1, [])
+    assert "is a service of this ledger, maybe renamed: nothing was added" in error
+
+
 def test_a_name_that_nobody_has_is_refused(service, run):
     create()
 
