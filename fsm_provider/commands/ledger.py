@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -116,7 +117,9 @@ def _show_services(options: argparse.Namespace) -> int:
             if not isinstance(ledgers, SqlLedgers):
                 raise FsmRefusedError(NO_SERVICES.format(options.conn_id))
             if options.command == "add-service":
-                ledgers.add_service(options.new)
+                if not ledgers.add_service(options.new):
+                    text = "is a service of this ledger, maybe renamed: nothing was added"
+                    print(f"'{options.new}' {text}", file=sys.stderr)
             elif options.command == "rename-service":
                 ledgers.rename_service(options.old, options.new)
             services = ledgers.services()

@@ -27,7 +27,7 @@ ONLY_WHAT_IS_MISSING = (
 )
 SERVICE_CHANGED = "Restore its host and login, and clear the task"
 SERVICE_IS_THERE = "If nothing was sent to it, rename it first, to any text"
-SERVICES_ARE_LISTED = f"'{COMMAND} services' shows those that it knows"
+SERVICE_IS_NOT_THERE = f"'{COMMAND} services' shows those that it knows"
 LEDGER_CHANGED = (
     "restore state_conn_id and airflow_name, and clear the task; or, if that ledger is gone, "
     f"{ONLY_WHAT_IS_MISSING}"

@@ -296,18 +296,13 @@ class SqlLedgers:
         """Return all services of the database, each with each connection that has led to it."""
         return in_transaction(self._engine, _services)
 
-    def add_service(self, name: str) -> None:
-        """Say that a service is none of those that are known.
-
-        :raises FsmRefusedError: if it is one of them, maybe by another name before.
-        """
+    def add_service(self, name: str) -> bool:
+        """Say that a service is none of those that are known; return False if it is one of them."""
         try:
             in_transaction(self._engine, partial(_add_service, name))
         except IntegrityError:
-            raise FsmRefusedError(
-                f"'{name}' is a service of this ledger, maybe renamed: nothing was added. "
-                f"{advice.SERVICES_ARE_LISTED}"
-            ) from None
+            return False
+        return True
 
     def rename_service(self, old: str, new: str) -> None:
         """Say that a service has another base URL or account now.
@@ -328,7 +323,7 @@ class SqlLedgers:
             ) from None
         if changed.rowcount == 0:
             raise FsmRefusedError(
-                f"no service of this ledger is '{old}': {advice.SERVICES_ARE_LISTED}"
+                f"no service of this ledger is '{old}': {advice.SERVICE_IS_NOT_THERE}"
             )
 
 

@@ -452,7 +452,7 @@ def host_and_login_are_restored(place):
     return said
 
 
-@way("for_changed_service", "for_unknown_service", "SERVICE_IS_THERE", "SERVICES_ARE_LISTED")
+@way("for_changed_service", "for_unknown_service", "SERVICE_IS_THERE", "SERVICE_IS_NOT_THERE")
 def a_service_that_has_another_login_is_renamed(place):
     if not place.is_shared:
         return
