@@ -518,6 +518,8 @@ def test_where_the_ledger_is_away_the_other_sections_stand(asset, browser, monke
     assert "This cannot be stored now." in settled.text
     assert shown.status_code == 200
     assert "The ledger of fsm_default cannot be read now." in words(shown)
+    assert "No ledger can be read, so it is not known" in words(shown)
+    assert "nothing is uncertain" not in words(shown)
     assert "Nothing is uncertain" not in shown.text
     assert (
         "? jobs or other writes to look up, as the ledger of 1 connection cannot be read"
