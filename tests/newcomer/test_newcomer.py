@@ -143,9 +143,14 @@ def test_the_log_of_a_task_names_the_mistake(
     def has_failed(states: dict[str, str | None]) -> bool:
         return states.get(mistake.name) == "failed"
 
+    def events_with_error() -> list[dict[str, Any]]:
+        """Give the log once it has its error, which may come after the state."""
+        events = log_of_task(own.api, run_id, mistake.name)
+        return events if any("error_detail" in event for event in events) else []
+
     own.api.wait_for_tasks(DAG_OF_TASKS, run_id, has_failed)
 
-    events = log_of_task(own.api, run_id, mistake.name)
+    events = wait_until(events_with_error, f"the log of {mistake.name} has an error")
     lines = [event["event"] for event in events]
     errors: list[dict[str, Any]] = []
     for event in events:

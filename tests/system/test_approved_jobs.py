@@ -3,12 +3,14 @@
 It has an Airflow of its own, so that it runs on any version from 3.1 on.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fsm_provider.testing import FakeFieldService
+from fsm_provider.triggers.forms import MIN_DEFERRAL
 from tests.capabilities import APPROVALS
 from tests.pages import ROOT
 from tests.system.airflow_api import LocalAirflowError, wait_until
@@ -53,9 +55,11 @@ def answer(airflow: LocalAirflow, run_id: str, option: str) -> str:
             return ""
 
     shown = wait_until(question, "the run asks for an approval")
-    # An answer that comes before the task waits may find nobody who waits for it.
+    # Airflow loses an answer that comes before the task waits. It fails the attempt if the answer
+    # comes before the scheduler has noticed the end of the process that asked.
     waiting = ("deferred", "awaiting_input")  # since Airflow 3.3
     wait_until(lambda: airflow.task_states(DAG, run_id)["approve"] in waiting, "the approval waits")
+    time.sleep(MIN_DEFERRAL)
     response = {"chosen_options": [option], "params_input": {}}
     airflow.api("PATCH", path, json=response)
     return shown

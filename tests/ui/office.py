@@ -139,6 +139,7 @@ def add_waits(now: float) -> None:
                 found=found,
                 text=f"{len(found)} of {len(missing) + len(found)} forms",
                 since=until - 7 * DAY,
+                forms_since=until - 7 * DAY - 3_600,
                 until=until,
                 polled_at=now - chance.randrange(30, 3_000),
                 problem="the last poll failed: HTTP 503 Service Unavailable" * (number == 4),
