@@ -193,6 +193,7 @@ def _make_note(statement: str, by: str, why: str) -> str:
     reason = why.strip()
     if not reason:
         raise FsmRefusedError("--why: is empty")
+    # The page looks for the last of these in an entry's note: plugins/page/reading.py.
     return f"{statement}, says {by} at {datetime.now(UTC):%F %T} UTC: {reason}"
 
 

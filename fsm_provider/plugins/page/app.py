@@ -116,7 +116,7 @@ def settle_write(
                 raise HTTPException(403)
             ledger_admin.settle(ledgers, entry_in_ledger, settlement, user.get_name(), why)
     except Exception as error:  # noqa: BLE001 - the 403 and what is a defect are raised again
-        return render(user, View(conn_id=shown), refused=text_for_user(error))
+        return render(user, View(conn_id=shown), refused=text_or_raise(error))
     return lead_back({"conn_id": shown, "settled": entry.id})
 
 
@@ -125,8 +125,8 @@ def settlement_from(outcome: str, job_id: str) -> Settlement:
     parse_choice("outcome", outcome, OUTCOMES)
     if outcome == "exists" and job_id:
         raise FsmInputError("id: was given for what has none: leave it out, or choose otherwise")
-    has_id = outcome == "exists_with_id" or job_id
-    result_id = parse_count("id", job_id) if has_id else None
+    takes_id = outcome == "exists_with_id" or job_id
+    result_id = parse_count("id", job_id) if takes_id else None
     return Settlement(outcome != "does_not_exist", result_id)
 
 
@@ -141,7 +141,7 @@ def begin_anew(
             raise HTTPException(403)
         asset_admin.begin_anew(asset, parse_past("since", since))
     except Exception as error:  # noqa: BLE001 - the 403 and what is a defect are raised again
-        return render(user, View(conn_id=shown), refused=text_for_user(error))
+        return render(user, View(conn_id=shown), refused=text_or_raise(error))
     return lead_back({"conn_id": shown})
 
 
@@ -201,7 +201,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
     return HTMLResponse(html, 409 if refused else status, headers)
 
 
-def text_for_user(error: Exception) -> str:
+def text_or_raise(error: Exception) -> str:
     """Return why nothing was stored; raise what is a defect."""
     if isinstance(error, FsmRefusedError | FsmInputError):
         return str(error)

@@ -38,6 +38,7 @@ ROWS = 100  # on a page
 MAX_SETTLED = 50
 MAX_NOTED = 1_000  # entries among which the settled ones are looked for
 NEWEST = 600  # entries of Airflow's store
+# In the notes that writes/admin.py makes.
 _SETTLED_AT = re.compile(r", says .* at (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC: ", re.DOTALL)
 
 
@@ -139,8 +140,8 @@ def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> Led
             log(error)
             section.unreadable += conn_ids
     shown = slice((view.page - 1) * ROWS, view.page * ROWS)
-    section.uncertain = sorted(section.uncertain, key=_sent_at)[shown]
-    section.found = sorted(section.found, key=_sent_at)[:ROWS]
+    section.uncertain = sorted(section.uncertain, key=_sent_at, reverse=True)[shown]
+    section.found = sorted(section.found, key=_sent_at, reverse=True)[:ROWS]
     section.settled = sorted(section.settled, key=_settled_at, reverse=True)[:MAX_SETTLED]
     rows = section.uncertain + section.found
     section.may_edit = dags_allowed("PUT", user, [dag_of(row.entry) for row in rows])
@@ -203,7 +204,7 @@ def owners_of(ledgers: LedgerSection, waits: Iterable[Any]) -> dict[str, str]:
 
 
 def _sent_at(row: Row) -> int:
-    return -row.entry.sent_at
+    return row.entry.sent_at
 
 
 def _settled_at(row: Row) -> str:

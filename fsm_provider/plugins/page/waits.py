@@ -22,13 +22,13 @@ from fsm_provider.polling.waiting import KEY, text_of_field, waiting_in
 from fsm_provider.triggers.forms import TIMEOUT_GRACE
 
 SENSORS = ("FsmFormSensor", "FsmRecordSensor")
-DEFERRED = ("deferred", "scheduled", "queued", "running")
-UNDESCRIBED = ("running", "up_for_reschedule", "up_for_retry", "deferred")
+STATES_WITH_DESCRIPTION = ("deferred", "scheduled", "queued", "running")
+STATES_WITHOUT_DESCRIPTION = ("running", "up_for_reschedule", "up_for_retry", "deferred")
 _STORED = cast(TaskInstance.next_kwargs, Text)
 _RENDERED = cast(Rendered.rendered_fields, Text)
-_IS_DESCRIBED = and_(TaskInstance.state.in_(DEFERRED), _STORED.contains(f'"{KEY}"'))
+_IS_DESCRIBED = and_(TaskInstance.state.in_(STATES_WITH_DESCRIPTION), _STORED.contains(f'"{KEY}"'))
 _IS_UNDESCRIBED = and_(
-    TaskInstance.state.in_(UNDESCRIBED),
+    TaskInstance.state.in_(STATES_WITHOUT_DESCRIPTION),
     TaskInstance.operator.in_(SENSORS),
     func.coalesce(_STORED, "").not_like(f'%"{KEY}"%'),
 )
@@ -41,7 +41,8 @@ class WaitSection(NamedTuple):
     """The waits of DAGs that a user may see.
 
     :ivar shown: rows of the page that is asked for; those that end first come first.
-    :ivar number: of all, of which so many ``end_soon``: within a day.
+    :ivar number: of all, of which so many ``end_soon``: within a day, as far as that is known: not
+        of sensors that poll on a worker.
     :ivar has_triggerer: whether one is running, without which no deferred sensor goes on.
     :ivar missing: how many waits lack a form, by its name; empty unless it is asked for.
     """

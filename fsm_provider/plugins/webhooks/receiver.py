@@ -1,7 +1,7 @@
 """The receiver: an ASGI application that records authentic deliveries as asset events.
 
 Every refusal has the same body. A delivery that is refused before its body is read costs no
-database query.
+database query of its own: settings are read once a second at most.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Receiver:
                 raise DeliveryRefusedError("method", 405)
             started = time.monotonic()
             await self._configuration.refresh(self._response_seconds)
-            self._find_config(route, path_token)
+            self._find_config(route, path_token)  # refuses what has none
             seconds_left = self._response_seconds - (time.monotonic() - started)
             # Not shown before the path token is known: until then it may be any text.
             shown_route = route
