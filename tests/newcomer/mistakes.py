@@ -213,7 +213,7 @@ COMMANDS = [
         says=(
             "page 2 of the listing holds the same records",
             "'page'",
-            "set cursor_param on the connection",
+            "set cursor_param",
         ),
     ),
     Mistake(
@@ -298,7 +298,7 @@ IMPORTS = [
         name="address_as_property",
         text='FsmCreateJobOperator(task_id="t", property_id="7 High Street", job={})',
         says=(
-            "property_id: is not an identifier",
+            "property_id: '7 High Street' is not an identifier",
             "without blanks",
         ),
     ),
