@@ -126,6 +126,7 @@ def add_waits(now: float) -> None:
 
     from fsm_provider.polling.waiting import Waiting
 
+    takes_uuid = getattr(TaskInstance.__table__.c.id.type, "as_uuid", False)  # since Airflow 3.2
     with create_session() as session:
         for number in range(WAITS):
             until = now + 1_500 + number * 5_400
@@ -159,7 +160,7 @@ def add_waits(now: float) -> None:
             session.flush()
             values = {
                 **task,
-                "id": TaskInstance.__table__.c.id.type.python_type(str(uuid4())),
+                "id": uuid4() if takes_uuid else str(uuid4()),
                 "map_index": -1,
                 "max_tries": 0,
                 "pool": "default_pool",
