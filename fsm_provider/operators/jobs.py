@@ -337,8 +337,10 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
 def _check_number(runner: Runner, max_jobs: int | None) -> None:
     """Refuse to create more jobs than ``max_jobs`` allows."""
+    if max_jobs is None:
+        return
     number = len(runner.writes_to_send())
-    if max_jobs is not None and number > max_jobs:
+    if number > max_jobs:
         raise FsmInputError(
             f"max_jobs: {number} jobs are to be created, and one attempt may create {max_jobs}: "
             "none was sent"

@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -26,6 +27,7 @@ class MemoryStateStore:
     def __init__(self) -> None:
         self.kept: dict[str, str] = {}
         self.sets = 0
+        self._is_refused: Callable[[Any], bool] | None = None
 
     def get(self, key: str, default: Any = None) -> Any:
         if key not in self.kept:
@@ -34,8 +36,15 @@ class MemoryStateStore:
 
     def set(self, key: str, value: Any, *, retention: Any = None) -> None:
         assert value is not None
+        if self._is_refused is not None and self._is_refused(value):
+            self._is_refused = None
+            raise RuntimeError("no API server")
         self.sets += 1
         self.kept[key] = json.dumps(value)
+
+    def refuse_once(self, is_refused: Callable[[Any], bool] = lambda _: True) -> None:
+        """Refuse the next value of which this is so, as while the API server restarts."""
+        self._is_refused = is_refused
 
     def delete(self, key: str) -> None:
         self.kept.pop(key, None)

@@ -53,14 +53,7 @@ def store_unwritable(service, connect, monkeypatch, store):
         store.refuse("INSERT")
         store.refuse("UPDATE")
         return
-    failures, store_set = [RuntimeError("no API server")], store.set
-
-    def set_(*given, **retention):
-        if failures:
-            raise failures.pop()
-        store_set(*given, **retention)
-
-    monkeypatch.setattr(store, "set", set_)
+    store.refuse_once()
 
 
 @pytest.mark.parametrize("if_uncertain", ["fail", "create"])

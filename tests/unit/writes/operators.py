@@ -8,6 +8,7 @@ from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
 
 JOB = {"customerReference": "PO-1"}
+HEADER = "Idempotency-Key"
 
 
 def write_job(**options: Any) -> FsmCreateJobOperator:

@@ -12,34 +12,37 @@ from time import monotonic
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import FsmError, retry
+from fsm_provider.api import FsmError
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.operators.webhooks import FsmRegisterWebhookOperator
 from fsm_provider.state.schema import LEDGER
-from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.testing import faults
 from fsm_provider.writes import runner
 from fsm_provider.writes.task_ledger import PAGE
 from tests.unit.state_store import IN_AIRFLOW, DatabaseStore, context_for
 from tests.unit.supervisor import supervised
-from tests.unit.writes.operators import JOB, attempt_of, lose, write_job, write_jobs, write_request
+from tests.unit.writes.operators import (
+    HEADER,
+    JOB,
+    attempt_of,
+    lose,
+    write_job,
+    write_jobs,
+    write_request,
+)
 
-HEADER = "Idempotency-Key"
 PATH = "/properties/7/jobs"
 
 TIMES = ("sent_at", "lease_until", "key_first_sent_at")
 
 
-@pytest.fixture(autouse=True)
-def delays(monkeypatch):
-    """As short as they are long otherwise."""
-    monkeypatch.setattr(retry, "BASE", 0.01)
+pytestmark = pytest.mark.usefixtures("short_delays")
 
 
 @pytest.fixture
-def service():
-    with FakeFieldService(idempotency_header=HEADER) as running:
-        yield running
+def service(service_with_keys):
+    return service_with_keys
 
 
 @pytest.fixture

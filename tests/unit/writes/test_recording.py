@@ -5,28 +5,22 @@ import json
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from fsm_provider.api import retry
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.state.schema import LEDGER
-from fsm_provider.testing import FakeFieldService, faults
+from fsm_provider.testing import faults
 from tests.unit.operators.jobs import attempt_of, create, request, statuses
 from tests.unit.state_store import IN_AIRFLOW, context_for
 
-HEADER = "Idempotency-Key"
 IN_DATABASE = pytest.mark.parametrize("store", ["in a database"], indirect=True)
 DAY = 86_400_000
 
 
-@pytest.fixture(autouse=True)
-def delays(monkeypatch):
-    """As short as they are long otherwise."""
-    monkeypatch.setattr(retry, "BASE", 0.001)
+pytestmark = pytest.mark.usefixtures("short_delays")
 
 
 @pytest.fixture
-def service():
-    with FakeFieldService(idempotency_header=HEADER) as running:
-        yield running
+def service(service_with_keys):
+    return service_with_keys
 
 
 def attempt(store, jobs, **options):
@@ -85,15 +79,7 @@ def test_what_could_not_be_stored_at_once_is_stored_before_the_task_fails(
     service, connect, store, caplog
 ):
     connect(service)
-    failures = [RuntimeError("no API server")]
-    set_ = store.set
-
-    def fail_once_a_job_is_there(key, value, *, retention=None):
-        if service.jobs and failures:
-            raise failures.pop()
-        set_(key, value, retention=retention)
-
-    store.set = fail_once_a_job_is_there
+    store.refuse_once(lambda _: bool(service.jobs))
     jobs = [request(number, key=f"PM-{number}") for number in (1, 2)]
     with pytest.raises(RuntimeError, match="no API server"):
         create(jobs, max_concurrency=1).execute(context_for(store))
@@ -108,15 +94,11 @@ def test_what_could_not_be_stored_at_once_is_stored_before_the_task_fails(
 @IN_AIRFLOW
 def test_a_claim_that_could_not_be_stored_is_not_uncertain(service, connect, store):
     connect(service)
-    failures = [RuntimeError("no API server")]
-    set_ = store.set
 
-    def fail_as_the_second_is_claimed(key, value, *, retention=None):
-        if len(service.jobs) == 1 and '"sending"' in json.dumps(value) and failures:
-            raise failures.pop()
-        set_(key, value, retention=retention)
+    def claims_the_second(page):
+        return len(service.jobs) == 1 and '"sending"' in json.dumps(page)
 
-    store.set = fail_as_the_second_is_claimed
+    store.refuse_once(claims_the_second)
     jobs = [request(number, key=f"PM-{number}") for number in (1, 2)]
     with pytest.raises(RuntimeError, match="no API server"):
         create(jobs, max_concurrency=1).execute(context_for(store))
