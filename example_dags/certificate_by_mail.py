@@ -28,16 +28,10 @@ from fsm_provider.transfers.forms import FsmFormPdfsToObjectStorageOperator
     params={
         "property_id": Param(7, type="integer", minimum=1, title="Property"),
         "tenant": Param(
-            "tenant@example.com",
-            type="string",
-            format="email",
-            title="Tenant's e-mail address",
+            "tenant@example.com", type="string", format="email", title="Tenant's e-mail address"
         ),
         "form_name": Param(
-            "Gas Safety Record",
-            type="string",
-            minLength=1,
-            title="Name of the form",
+            "Gas Safety Record", type="string", minLength=1, title="Name of the form"
         ),
         "records": Param(
             str(Path(__file__).parent / "data" / "gas_safety_records"),

@@ -11,24 +11,20 @@ portfolio: a CSV file with the columns ``propertyID`` and ``address``, on this m
 object storage that Airflow knows. It takes ``createdOnDateTime`` as the day of the check, because a
 listing does not contain the answers of a form; ``form_answers`` reads them. It takes the oldest of
 these records to count on its own day: if that was early itself, a deadline may be up to two months
-off. For each day the DAG writes ``<day>.csv`` into ``<portfolio>.gaps/``. The task has a link to
-the report of its last day.
+off. The report is the file ``<day>.csv``, in ``<portfolio>.gaps/`` if no folder is named.
 
 The service never lists legacy forms: a property whose records are legacy forms is reported as
 missing.
 
 A scheduled run, including one of ``airflow backfill``, reports as of its own day, from the forms of
-``[start, end)``. The service has only a lower bound, so the DAG applies the upper bound itself. A
-backfill of years would list the same forms for each month. Instead, a manual run from ``first_day``
-to ``last_day`` reports on that day of each month, with one listing. The DAG starts paused, because
-its portfolio is only an example.
+``[start, end)``. The service has only a lower bound, so the DAG applies the upper bound itself. The
+DAG starts paused, because its portfolio is only an example.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import sys
 from calendar import monthrange
 from collections import Counter
 from collections.abc import Iterable
@@ -44,10 +40,6 @@ from airflow.providers.common.compat.sdk import (
     task,
 )
 
-# report_link.py is beside this file, in whichever folder below Airflow's folder of DAGs.
-sys.path.append(str(Path(__file__).parent))
-from report_link import link_to_report, report_url
-
 if TYPE_CHECKING:
     from fsm_provider.api import Form
 
@@ -57,9 +49,6 @@ MONTHS_EARLY = 2
 """A check so long before its deadline counts as made on the deadline."""
 COLUMNS = ("propertyID", "address", "gap", "due", "formID", "remark")
 """Columns of the CSV file."""
-LEGACY = (
-    "The service never lists legacy forms: a property that has only those is reported as missing."
-)
 
 Row = dict[str, Any]
 
@@ -73,50 +62,32 @@ def add_months(day: date, months: int) -> date:
     return date(year, month, min(day.day, days_in_month))
 
 
-def report_days(first: date, last: date) -> list[date]:
-    """Return the first day, and the same day of each month up to the last."""
-    months = (last.year - first.year) * 12 + last.month - first.month
-    days = []
-    for month in range(months + 1):
-        day = add_months(first, month)
-        if day <= last:
-            days.append(day)
-    return days
-
-
 def interval_for(day: date) -> tuple[datetime, datetime]:
     """Return the 26 months before a day, as start and exclusive end."""
-    return midnight(add_months(day, -MONTHS_READ)), midnight(day)
-
-
-def midnight(day: date) -> datetime:
-    return datetime.combine(day, time(), UTC)
+    first_day = add_months(day, -MONTHS_READ)
+    return datetime.combine(first_day, time(), UTC), datetime.combine(day, time(), UTC)
 
 
 def checks_per_property(
-    forms: Iterable[Form], days: Iterable[date], form_name: str
-) -> tuple[dict[date, dict[str, list[Form]]], list[Form]]:
-    """Return the forms of each property in the interval of each day, the oldest first.
+    forms: Iterable[Form], day: date, form_name: str
+) -> tuple[dict[str, list[Form]], list[Any]]:
+    """Return the forms of each property in the interval of a day, the oldest first.
 
-    Of several on one day, the last counts. Beside them, it returns the forms whose time or property
-    cannot be parsed, for a person to check. It reads the forms once, in any order.
+    Of several on one day, the last counts. Beside them, it returns the ids of the forms whose time
+    or property cannot be parsed, for a person to check.
     """
-    intervals = {day: interval_for(day) for day in days}
-    checks: dict[date, dict[str, list[Form]]] = {day: {} for day in intervals}
+    start, end = interval_for(day)
+    checks: dict[str, list[Form]] = {}
     unreadable = []
     for form in forms:
         if form.form_name != form_name:
             continue
         created = form.created_on_date_time
         if not isinstance(created, datetime) or form.property_id is None:
-            unreadable.append(form)
-            continue
-        property_id = str(form.property_id)
-        for day, (start, end) in intervals.items():
-            if not start <= created < end:
-                continue
-            known = checks[day].get(property_id, [])
-            checks[day][property_id] = last_of_each_day([*known, form])
+            unreadable.append(form.id)
+        elif start <= created < end:
+            known = checks.get(str(form.property_id), [])
+            checks[str(form.property_id)] = last_of_each_day([*known, form])
     return checks, unreadable
 
 
@@ -146,13 +117,15 @@ def deadline_after(checks: Iterable[date]) -> date | None:
     return deadline
 
 
-def judge_all(portfolio: Iterable[Row], checks: dict[str, list[Form]], day: date) -> list[Row]:
-    """Return a row for each property: its record is missing, overdue, soon due or valid."""
-    rows = []
+def find_gaps(portfolio: Iterable[Row], checks: dict[str, list[Form]], day: date) -> list[Row]:
+    """Return a row for each property whose record is missing, overdue or soon due."""
+    gaps = []
     for listed in portfolio:
         forms = checks.get(listed["propertyID"], [])
-        rows.append(judge(listed, forms, day))
-    return rows
+        row = judge(listed, forms, day)
+        if row["gap"] != "valid":
+            gaps.append(row)
+    return gaps
 
 
 def judge(listed: Row, forms: list[Form], day: date) -> Row:
@@ -176,16 +149,6 @@ def gap_for(due: date, day: date) -> str:
     if add_months(due, -MONTHS_EARLY) <= day:
         return "due"
     return "valid"
-
-
-def gaps_for(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows that need action."""
-    return [row for row in rows if row["gap"] != "valid"]
-
-
-def count_by_gap(rows: Iterable[Row]) -> dict[str, int]:
-    """Count the properties of each kind that occurs."""
-    return dict(Counter(row["gap"] for row in rows))
 
 
 def parse_portfolio(text: str) -> list[Row]:
@@ -229,29 +192,6 @@ def read_portfolio(location: str) -> list[Row]:
         raise AirflowFailException(f"{location}, {error}") from None
 
 
-def days_for(params: dict, own_day: date) -> list[date]:
-    """Return the days to report on: those of the parameters, or the run's own."""
-    first = own_day
-    if params["first_day"]:
-        first = date.fromisoformat(params["first_day"])
-    last = first
-    if params["last_day"]:
-        last = date.fromisoformat(params["last_day"])
-    days = report_days(first, last)
-    if not days:
-        raise AirflowFailException(f"last_day: {last} is before {first}")
-    return days
-
-
-def notes_for(unreadable_ids: list[Any]) -> list[str]:
-    """Return what a reader of the page should know: which records it does not count."""
-    notes = [LEGACY]
-    if unreadable_ids:
-        left_out = ", ".join(map(str, unreadable_ids))
-        notes.append(f"Left out, as their time or property is not readable: forms {left_out}.")
-    return notes
-
-
 @dag(
     schedule="@monthly",
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -262,77 +202,47 @@ def notes_for(unreadable_ids: list[Any]) -> list[str]:
     params={
         "portfolio": Param("data/portfolio.csv", type="string", minLength=1, title="Portfolio"),
         "reports": Param(
-            "",
-            type="string",
-            title="Folder of the reports (default: beside the portfolio)",
-        ),
-        "served_at": Param(
-            "",
-            type="string",
-            pattern="^(https?://.+)?$",
-            title="URL of that folder, for the link",
+            "", type="string", title="Folder of the reports (default: beside the portfolio)"
         ),
         "form_name": Param(
-            "Gas Safety Record",
-            type="string",
-            minLength=1,
-            title="Name of the form",
+            "Gas Safety Record", type="string", minLength=1, title="Name of the form"
         ),
-        "first_day": Param(
-            None,
-            type=["null", "string"],
-            format="date",
-            title="From (default: the run's)",
-        ),
-        "last_day": Param(
-            None,
-            type=["null", "string"],
-            format="date",
-            title="To (default: the first)",
+        "day": Param(
+            None, type=["null", "string"], format="date", title="Day (default: the run's)"
         ),
     },
 )
 def compliance_gap_report():
     @task
     def report(params, dag_run, data_interval_end=None):
-        """List the forms once, and write the files of each day.
-
-        Memory holds the forms of 26 months, for each day.
-        """
+        """List the forms, and write the file of the day; memory holds the forms of 26 months."""
         from fsm_provider.hooks.fsm import FsmHook
 
         portfolio = read_portfolio(params["portfolio"])
         # A manual run has no data interval since Airflow 3, and no run_after before it.
         own_day = (data_interval_end or dag_run.run_after).date()
-        days = days_for(params, own_day)
+        day = date.fromisoformat(params["day"]) if params["day"] else own_day
 
-        start, _ = interval_for(days[0])
+        start, _ = interval_for(day)
         forms = FsmHook().client.list_forms(created_since=start)
-        checks, unreadable = checks_per_property(forms, days, params["form_name"])
-        unreadable_ids = [form.id for form in unreadable]
-        notes = notes_for(unreadable_ids)
-        print(*notes, sep="\n")
+        checks, unreadable = checks_per_property(forms, day, params["form_name"])
+        print("Legacy forms are never listed: a property that has only those is missing here.")
+        if unreadable:
+            print(f"Left out, as their time or property is not readable: forms {unreadable}")
 
+        gaps = find_gaps(portfolio, checks, day)
         folder = path_for(params["reports"] or f"{params['portfolio']}.gaps")
         folder.mkdir(parents=True, exist_ok=True)
-        counts = {}
-        for day in days:
-            rows = judge_all(portfolio, checks[day], day)
-            gaps = gaps_for(rows)
-            file = folder / f"{day}.csv"
-            file.write_text(as_csv(gaps), encoding="utf-8")
-            print(f"As of {day}, {len(gaps)} of {len(portfolio)} properties: {file}")
-            counts[str(day)] = count_by_gap(gaps)
-
+        file = folder / f"{day}.csv"
+        file.write_text(as_csv(gaps), encoding="utf-8")
+        print(f"As of {day}, {len(gaps)} of {len(portfolio)} properties: {file}")
         return {
-            "gaps": counts,
-            "unreadable": unreadable_ids,
-            "note": LEGACY,
-            # The link leads to the report of the last day.
-            "url": report_url(file, params["served_at"]),
+            "gaps": dict(Counter(row["gap"] for row in gaps)),
+            "unreadable": unreadable,
+            "file": str(file),
         }
 
-    link_to_report(report())
+    report()
 
 
 compliance_gap_report()

@@ -132,10 +132,7 @@ def read_form(form: dict, path: str) -> tuple[list[dict], list[dict]]:
             title="Folder of PDFs and answers",
         ),
         "warehouse": Param(
-            str(DATA / "answers.duckdb"),
-            type="string",
-            minLength=1,
-            title="DuckDB file",
+            str(DATA / "answers.duckdb"), type="string", minLength=1, title="DuckDB file"
         ),
         "days": Param(8, type="integer", minimum=1, title="Days to go back: phones sync late"),
     },

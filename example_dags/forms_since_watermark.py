@@ -85,10 +85,7 @@ def next_state(state: dict, listed_at: str, listed: list[dict]) -> dict:
     tags=["fsm", "example"],
     params={
         "look_back_hours": Param(
-            168,
-            type="integer",
-            minimum=1,
-            title="Hours that a phone may sync late",
+            168, type="integer", minimum=1, title="Hours that a phone may sync late"
         ),
     },
 )

@@ -72,22 +72,13 @@ def window_for(day: str | None, run_at: datetime) -> dict[str, str]:
     tags=["fsm", "example"],
     params={
         "folder": Param(
-            str(DATA / "forms"),
-            type="string",
-            minLength=1,
-            title="Folder of the windows",
+            str(DATA / "forms"), type="string", minLength=1, title="Folder of the windows"
         ),
         "warehouse": Param(
-            str(DATA / "forms.duckdb"),
-            type="string",
-            minLength=1,
-            title="DuckDB file",
+            str(DATA / "forms.duckdb"), type="string", minLength=1, title="DuckDB file"
         ),
         "day": Param(
-            None,
-            type=["null", "string"],
-            format="date",
-            title="Day (default: before the run)",
+            None, type=["null", "string"], format="date", title="Day (default: before the run)"
         ),
     },
 )

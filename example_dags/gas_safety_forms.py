@@ -78,7 +78,7 @@ def gas_safety_forms():
 
     @task
     def warn_office(forms):
-        """Notify the office; remedial_from_warning_notice creates the follow-up job."""
+        """Notify the office; remedial_from_answers creates follow-up jobs."""
         reported = []
         for notice in forms_for("warn_office", forms):
             name = f"Warning notice {notice['id']} on property {notice['propertyID']}"

@@ -45,16 +45,10 @@ VARIABLE = "gas_safety_pdf_delivery"
             title="Folder of the PDFs",
         ),
         "form_name": Param(
-            "Gas Safety Record",
-            type="string",
-            minLength=1,
-            title="Name of the form",
+            "Gas Safety Record", type="string", minLength=1, title="Name of the form"
         ),
         "look_back_hours": Param(
-            168,
-            type="integer",
-            minimum=1,
-            title="Hours that a phone may sync late",
+            168, type="integer", minimum=1, title="Hours that a phone may sync late"
         ),
     },
 )

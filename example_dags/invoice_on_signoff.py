@@ -120,23 +120,12 @@ def path_for(location: str) -> ObjectStoragePath:
     tags=["fsm", "example"],
     params={
         "due_list": Param(
-            "data/planned_maintenance.csv",
-            type="string",
-            minLength=1,
-            title="Due list",
+            "data/planned_maintenance.csv", type="string", minLength=1, title="Due list"
         ),
         "invoices": Param(
-            "data/invoices",
-            type="string",
-            minLength=1,
-            title="Folder of the drafts",
+            "data/invoices", type="string", minLength=1, title="Folder of the drafts"
         ),
-        "form_name": Param(
-            "Job Sign-off",
-            type="string",
-            minLength=1,
-            title="Name of the form",
-        ),
+        "form_name": Param("Job Sign-off", type="string", minLength=1, title="Name of the form"),
         "days": Param(8, type="integer", minimum=1, title="Days to go back: phones sync late"),
     },
 )

@@ -123,23 +123,15 @@ def path_for(location: str) -> ObjectStoragePath:
     tags=["fsm", "example"],
     params={
         "due_list": Param(
-            "data/planned_maintenance.csv",
-            type="string",
-            minLength=1,
-            title="Due list",
+            "data/planned_maintenance.csv", type="string", minLength=1, title="Due list"
         ),
         "due_on": Param(
-            None,
-            type=["null", "string"],
-            format="date",
-            title="Day (default: the run's)",
+            None, type=["null", "string"], format="date", title="Day (default: the run's)"
         ),
         "max_jobs": Param(50, type="integer", minimum=1, title="Refuse to create more"),
         "dry_run": Param(False, type="boolean", title="Check and show only"),
         "fail_on": Param(
-            "any",
-            enum=["any", "uncertain", "all", "none"],
-            title="Outcomes that fail the run",
+            "any", enum=["any", "uncertain", "all", "none"], title="Outcomes that fail the run"
         ),
     },
 )

@@ -3,7 +3,7 @@
 ``webhook_bootstrap`` registers the webhook once, however often it runs. Before that, configure the
 receiver in Airflow's API server: see ``docs/webhooks.md``. Treat a delivery as a hint, and read
 what matters from the service. The service marks registration as in development, and sends no
-webhooks for completed forms: ``forms_beside_webhooks`` polls for those. Needs Airflow 3.
+webhooks for completed forms: ``gas_safety_forms`` polls for those. Needs Airflow 3.
 """
 
 from __future__ import annotations

@@ -39,7 +39,6 @@ def copy_example(
     for old, new in replaced.items():
         assert text.count(old) == 1, old
         text = text.replace(old, new)
-    for beside in ("report_link.py", "answer_reader.py"):
-        shutil.copy(EXAMPLES / beside, folder)
+    shutil.copy(EXAMPLES / "answer_reader.py", folder)
     (folder / f"{dag_id}.py").write_text(text)
     airflow.wait_for_dag(dag_id)

@@ -19,7 +19,6 @@ INVOICES = "invoices_copy"
 RECORDS = "records_copy"
 MAILED = "mailed_copy"
 WAREHOUSE = "warehouse_copy"
-REMEDIAL = "remedial_copy"
 ANSWERS = "answers_copy"
 FINDINGS = "findings_copy"
 GAPS = "gaps_copy"
@@ -222,33 +221,6 @@ def test_a_window_is_loaded_into_a_warehouse_once_its_export_is_complete(
     assert names_of_files(windows) == [f"window_start={day.date()}/forms.parquet"]
 
 
-def test_two_runs_over_the_same_forms_make_one_job_of_each_warning_notice(
-    airflow: LocalAirflow, service: FakeFieldService, dags_folder: Path
-) -> None:
-    copy_example(airflow, dags_folder, "remedial_from_warning_notice", REMEDIAL, **WITH_LEDGER)
-    at_job = {"property_id": 9500, "job_id": 77}
-    first_notice = service.add_form(form_name="Warning Notice", **at_job)["id"]
-    service.add_form(form_name="Gas Safety Record", **at_job)
-    second_notice = service.add_form(form_name="Warning Notice", **at_job)["id"]
-    references = {f"REM-FORM-{first_notice}", f"REM-FORM-{second_notice}"}
-
-    first, first_state = run(airflow, REMEDIAL)
-    airflow.api("DELETE", f"/dags/{REMEDIAL}/dagRuns/{first}")
-    second, second_state = run(airflow, REMEDIAL)
-
-    assert first_state == "success"
-    assert second_state == "success"
-    outcomes = airflow.xcom(REMEDIAL, second, "create_jobs")
-    by_key = {outcome["key"]: outcome["outcome"] for outcome in outcomes}
-    assert by_key == dict.fromkeys(references, "existing")
-    jobs = [job for job in service.jobs if job["propertyID"] == 9500]
-    assert {job["customerReference"] for job in jobs} == references
-    assert len(jobs) == 2
-    assert f"Warning Notice {first_notice}" in jobs[0]["notes"] + jobs[1]["notes"]
-    assert "at job 77" in jobs[0]["notes"]
-    assert jobs[0]["priority"] == "Important"
-
-
 def test_answers_become_columns_over_versions_and_what_is_uncertain_is_for_a_person(
     airflow: LocalAirflow, dags_folder: Path, tmp_path: Path
 ) -> None:
@@ -379,17 +351,16 @@ def test_a_check_in_the_two_months_before_its_deadline_keeps_the_deadline(
                 created = datetime.fromisoformat(f"{day}T12:00:00+00:00")
                 account.add_form(property_id=property_id, created=created)
         params = {"portfolio": str(portfolio), "reports": str(tmp_path / "reports")}
-        period = {"first_day": "2026-12-31", "last_day": "2027-01-31"}
 
-        run_id, state = run(airflow, GAPS, **params, **period)
+        run_id, state = run(airflow, GAPS, **params, day="2027-01-31")
 
     assert state == "success"
-    assert airflow.xcom(GAPS, run_id, "report")["gaps"] == {
-        "2026-12-31": {"due": 1, "overdue": 1, "missing": 1},
-        "2027-01-31": {"due": 1, "overdue": 2, "missing": 1},
-    }
     report = tmp_path / "reports" / "2027-01-31.csv"
-    assert airflow.extra_links(GAPS, run_id, "report") == {"Report": report.as_uri()}
+    assert airflow.xcom(GAPS, run_id, "report") == {
+        "gaps": {"due": 1, "overdue": 2, "missing": 1},
+        "unreadable": [],
+        "file": str(report),
+    }
     lines = report.read_text().splitlines()
     assert [line.split(",")[:4] for line in lines[1:]] == [
         ["7", "a", "due", "2027-03-01"],

@@ -68,7 +68,7 @@ def only_with_prefix(records: list[dict[str, Any]], name: str, prefix: str) -> d
 def test_a_new_job_starts_a_run_with_its_reference_and_its_form_another(
     airflow: LocalAirflow, service: FakeFieldService, webhook: dict
 ) -> None:
-    with watching(airflow, service, "forms_beside_webhooks"):
+    with watching(airflow, service, "gas_safety_forms"):
         job = service.add_job(7, customerReference="PO-HOOK")
 
         wait_until_delivered(service, [job["id"]])
@@ -77,7 +77,7 @@ def test_a_new_job_starts_a_run_with_its_reference_and_its_form_another(
         wait_for_references(airflow, {job["id"]}, service)
 
         def has_form() -> bool:
-            forms = results_of_task(airflow, "forms_beside_webhooks", "forms")
+            forms = results_of_task(airflow, "gas_safety_forms", "parse_forms")
             return job["id"] in {form["jobID"] for form in forms}
 
         wait_until(has_form, "a run got the form of the job")

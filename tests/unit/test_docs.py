@@ -238,7 +238,7 @@ def test_the_page_of_the_examples_names_each_example():
     named = re.findall(r"^\| \[`(\w+)`\]", (DOCS / "examples.md").read_text(), re.MULTILINE)
 
     examples = {path.stem for path in (ROOT / "example_dags").glob("*.py")}
-    assert examples - {"answer_reader", "report_link"} == set(named)
+    assert examples - {"answer_reader"} == set(named)
     assert len(named) == len(set(named))
 
 

@@ -35,12 +35,13 @@ CASES: dict[tuple[str, str], dict[str, Any]] = {
         "due_list": str(EXAMPLES / "data" / "planned_maintenance.csv"),
         "invoices": "{folder}/invoices",
     },
-    ("remedial_from_warning_notice", "remedial_from_warning_notice"): {},
+    ("remedial_from_answers", "remedial_from_answers"): {
+        "folder": "{folder}/pdfs",
+    },
 }
 """The conf of each DAG that ``dag.test()`` runs, by module and DAG: test_examples.py."""
-STARTED_BY_FORMS = ["gas_safety_forms", "forms_beside_webhooks"]
+STARTED_BY_FORMS = ["gas_safety_forms"]
 """Run by test_form_runs.py."""
 NOT_BY_DAG_TEST = {
-    "remedial_from_answers": "it triggers DAGs, which Airflow 2 has to have in its database",
     "webhook_bootstrap": "deliveries to an API server start it",
 }

@@ -1,4 +1,4 @@
-"""The report of gaps: intervals, what a portfolio lacks, and its page."""
+"""The report of gaps: the interval, the rule, and what a portfolio lacks."""
 
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -25,15 +25,6 @@ def completed(number, created, property_id="7", name=NAME):
 
 
 class TestIntervals:
-    def test_a_range_has_its_day_in_each_month(self):
-        assert gaps.report_days(DAY, DAY) == [DAY]
-        assert gaps.report_days(DAY, date(2026, 2, 1)) == []
-        assert gaps.report_days(date(2025, 12, 31), date(2026, 3, 30)) == [
-            date(2025, 12, 31),
-            date(2026, 1, 31),
-            date(2026, 2, 28),
-        ]
-
     def test_the_lower_bound_is_of_the_interval_and_the_upper_is_not(self):
         forms = [
             completed(1, "2023-12-31T23:59:59.999Z", "1"),
@@ -42,28 +33,26 @@ class TestIntervals:
             completed(4, "2026-03-01T00:00:00Z", "4"),
         ]
 
-        checks, unreadable = gaps.checks_per_property(iter(forms), [DAY], NAME)
+        checks, unreadable = gaps.checks_per_property(iter(forms), DAY, NAME)
 
         assert gaps.interval_for(DAY) == (
             datetime(2024, 1, 1, tzinfo=UTC),
             datetime(2026, 3, 1, tzinfo=UTC),
         )
-        assert checks == {DAY: {"2": [forms[1]], "3": [forms[2]]}}
+        assert checks == {"2": [forms[1]], "3": [forms[2]]}
         assert unreadable == []
 
-    def test_one_pass_gives_each_day_its_checks_whatever_the_order(self):
+    def test_the_checks_are_in_the_order_of_time_whatever_the_order_of_the_listing(self):
         forms = [
             completed(1, "2026-01-10T00:00:00Z"),
             completed(2, "2026-02-10T00:00:00Z"),
             completed(3, "2025-12-10T00:00:00Z"),
             completed(4, "2026-02-20T00:00:00Z", name="Job Sign-off"),
         ]
-        days = gaps.report_days(date(2026, 1, 1), DAY)
 
         for order in (forms, forms[::-1]):
-            checks, _ = gaps.checks_per_property(iter(order), days, NAME)
-            form_ids = [[form.id for form in checks[day]["7"]] for day in days]
-            assert form_ids == [[3], [3, 1], [3, 1, 2]]
+            checks, _ = gaps.checks_per_property(iter(order), DAY, NAME)
+            assert [form.id for form in checks["7"]] == [3, 1, 2]
 
     def test_a_form_that_is_listed_twice_or_done_twice_on_a_day_is_one_check(self):
         forms = [
@@ -73,9 +62,9 @@ class TestIntervals:
             completed(3, "2026-01-10T09:00:00Z"),
         ]
 
-        checks, _ = gaps.checks_per_property(forms, [DAY], NAME)
+        checks, _ = gaps.checks_per_property(forms, DAY, NAME)
 
-        assert [form.id for form in checks[DAY]["7"]] == [1, 3]
+        assert [form.id for form in checks["7"]] == [1, 3]
 
     def test_a_form_whose_time_or_property_is_unreadable_is_named(self):
         forms = [
@@ -84,10 +73,10 @@ class TestIntervals:
             completed(3, None, name="Job Sign-off"),
         ]
 
-        checks, unreadable = gaps.checks_per_property(forms, [DAY], NAME)
+        checks, unreadable = gaps.checks_per_property(forms, DAY, NAME)
 
-        assert checks == {DAY: {}}
-        assert unreadable == forms[:2]
+        assert checks == {}
+        assert unreadable == [1, 2]
 
 
 class TestRule:
@@ -163,7 +152,7 @@ class TestGaps:
     def test_a_property_without_a_record_is_missing_and_the_report_says_what_is_never_listed(self):
         portfolio = gaps.parse_portfolio(PORTFOLIO.read_text())
 
-        rows = gaps.gaps_for(gaps.judge_all(portfolio, {}, DAY))
+        rows = gaps.find_gaps(portfolio, {}, DAY)
 
         states = [(row["propertyID"], row["gap"]) for row in rows]
         assert states == [

@@ -15,7 +15,7 @@ from tests.unit.test_imports import python
 
 EXAMPLES = Path(planned.__file__).parent
 LIST = EXAMPLES / "data" / "planned_maintenance.csv"
-REFUSED = () if ASSETS.is_there else ("gas_safety_forms", "forms_beside_webhooks")
+REFUSED = () if ASSETS.is_there else ("gas_safety_forms",)
 """Examples that Airflow 2 refuses to import."""
 HEAD = "reference,propertyID,due,notes\n"
 
@@ -43,19 +43,6 @@ def gas_safety():
     from example_dags import gas_safety_forms
 
     return gas_safety_forms
-
-
-def test_two_examples_share_one_watcher(gas_safety):
-    from example_dags import forms_beside_webhooks
-
-    mine = forms_beside_webhooks.FORMS
-    theirs = gas_safety.gas_safety_forms().schedule
-
-    assert mine.name == theirs.name
-    assert mine.uri == theirs.uri
-    my_trigger = mine.watchers[0].trigger
-    their_trigger = theirs.watchers[0].trigger
-    assert my_trigger.serialize() == their_trigger.serialize()
 
 
 class TestDueJobs:
@@ -146,7 +133,6 @@ class TestSinceWatermark:
     [
         ("forms_since_watermark", [[]]),
         ("gas_safety_pdf_delivery", []),
-        ("remedial_from_warning_notice", []),
     ],
 )
 def test_a_run_moves_the_time_once_it_has_done_its_work_and_a_cleared_one_not_back(

@@ -1,9 +1,7 @@
 import pytest
 
 
-@pytest.mark.parametrize(
-    "dag_id", ["gas_safety_forms", "forms_beside_webhooks", "file_gas_safety_records"]
-)
+@pytest.mark.parametrize("dag_id", ["gas_safety_forms", "file_gas_safety_records"])
 def test_an_example_succeeds(fake_field_service, fsm_dags, run_with_completed_forms, dag_id):
     for name in ("Warning Notice", "Gas Safety Record"):
         fake_field_service.add_form(form_name=name)
