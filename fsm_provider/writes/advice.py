@@ -36,7 +36,9 @@ PAGE_DAMAGED = (
     f"restore a backup of Airflow's database, and clear the task; or {ONLY_WHAT_IS_MISSING}"
 )
 NEWER_VERSION = "install that version again, and clear the task"
-ROWS_GONE = "restore a backup of that database before the task is cleared"
+ROWS_GONE = (
+    f"restore a backup of that database before the task is cleared; or {ONLY_WHAT_IS_MISSING}"
+)
 KEY_UNKNOWN = f"'{COMMAND} list' shows what was sent to the service of the connection"
 KEY_AMBIGUOUS = "narrow it with --dag, --run, --task, --map-index, --airflow"
 CHANGED_MEANWHILE = "look again"

@@ -243,7 +243,8 @@ class Runner:
         self._blocked = []
         entries = self.ledger.load([write.entry.id for write in blocked])
         for write in blocked:
-            write.entry = entries[write.entry.id]
+            # A row that is gone is claimed, which the ledger refuses.
+            write.entry = entries.get(write.entry.id, write.intended)
             self._route(write)
 
     def _is_absent(self, write: WriteAttempt) -> bool:

@@ -9,7 +9,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,13 @@ TOKEN = "<ACCESS_TOKEN>"
 """That of the reader's own service, as the pages write it."""
 DESTINATION = "/data/gas_safety_records"
 """Of the DAG in README."""
+AS_WRITTEN = "pip install --constraint constraints/airflow.txt"
+"""How the quickstart installs."""
+OLDER_AIRFLOW = "pip install --quiet uv && uv pip install apache-airflow==3.1.8"
+"""How an older Airflow is installed here, without its constraint file, which is on no index.
+
+pip would try versions for minutes.
+"""
 OWN_SERVICE = (
     f"python -m fsm_provider fake --port {{port}} --token {OWN_TOKEN} --form-after 5 "
     f"--page-size 20 --fail 'GET /jobs 403 always' --property 7 {'--form 7:Boiler ' * 30}"
@@ -59,10 +66,36 @@ def newcomer(
     say: Callable[[str, str], None],
 ) -> Iterator[Newcomer]:
     """A newcomer who has done step 1."""
-    end_on_signals()
     used: Path | None = request.config.getoption("--home")
     home = used.resolve() if used else tmp_path_factory.mktemp("home")
     scratch = tmp_path_factory.mktemp("terminals")
+    with after_step_1(home, scratch, say, AS_WRITTEN, is_installed=used is not None) as person:
+        yield person
+
+
+@pytest.fixture
+def with_older_airflow(
+    tmp_path_factory: pytest.TempPathFactory, say: Callable[[str, str], None]
+) -> Iterator[Newcomer]:
+    """A newcomer who has installed Airflow 3.1.8, and then done step 3."""
+    home = tmp_path_factory.mktemp("home")
+    scratch = tmp_path_factory.mktemp("terminals")
+    with after_step_1(home, scratch, say, OLDER_AIRFLOW) as person:
+        connect(person)
+        yield person
+
+
+@contextmanager
+def after_step_1(
+    home: Path,
+    scratch: Path,
+    say: Callable[[str, str], None],
+    install_by: str,
+    *,
+    is_installed: bool = False,
+) -> Iterator[Newcomer]:
+    """Give a newcomer who has done step 1, with what stands for its command that installs."""
+    end_on_signals()
     steps = commands_by_step(DOCS / "quickstart.md")
     with ExitStack() as stack:
         log_ports = [_held_port(stack) for _ in range(2)]
@@ -75,6 +108,7 @@ def newcomer(
             "fsm_provider fake --form": f"fsm_provider fake --port {fake_port} --form",
             BASE_URL: own_url,
             TOKEN: OWN_TOKEN,
+            AS_WRITTEN: install_by,
         }
         env = _environment(home, scratch, api_port, log_ports)
         terminals = [Terminal(scratch / str(number), env, real) for number in range(4)]
@@ -88,7 +122,7 @@ def newcomer(
             say=say,
         )
         install, activate = steps[1]
-        if not used:
+        if not is_installed:
             say("step 1", "installing into an empty environment ...")
             terminals[0].run(install, cwd=ROOT)
             say("step 1", "installed")
@@ -147,7 +181,13 @@ def _environment(home: Path, scratch: Path, api_port: int, log_ports: list[int])
 
 @pytest.fixture(scope="session")
 def connected(newcomer: Newcomer) -> Newcomer:
-    """The newcomer after step 3: the fake runs, and Airflow is connected to it."""
+    """The newcomer after step 3."""
+    connect(newcomer)
+    return newcomer
+
+
+def connect(newcomer: Newcomer) -> None:
+    """Do the steps 2 and 3: the fake runs, and Airflow is connected to it."""
     newcomer.say("step 2", "starting the fake")
     fake = newcomer.start(0, newcomer.steps[2][0])
     fake.wait_until(lambda: "export" in fake.output, 60, "the fake prints its connection")
@@ -158,7 +198,6 @@ def connected(newcomer: Newcomer) -> Newcomer:
     output = newcomer.terminals[1].run(newcomer.steps[3][0])
     last_line = output.rstrip().splitlines()[-1]
     assert last_line == "Connection success!", output
-    return newcomer
 
 
 @pytest.fixture(scope="session")

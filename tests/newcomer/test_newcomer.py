@@ -21,7 +21,19 @@ WITHOUT_MISTAKE = ("first_form", "annual_gas_check")
 
 
 def test_the_quickstart_does_what_it_says(connected: Newcomer) -> None:
-    newcomer = connected
+    follow_the_quickstart(connected)
+
+
+def test_the_quickstart_does_what_it_says_with_an_older_airflow(
+    with_older_airflow: Newcomer,
+) -> None:
+    assert "3.1.8" in with_older_airflow.terminals[1].run("airflow version")
+
+    follow_the_quickstart(with_older_airflow)
+
+
+def follow_the_quickstart(newcomer: Newcomer) -> None:
+    """Do the steps 5 and 6, and stop Airflow as step 7 says."""
     newcomer.say("step 5", "starting Airflow ...")
     standalone = newcomer.start_airflow(FIRST_JOB)
     assert f"Password for user 'admin': {newcomer.api.password}" in standalone.output

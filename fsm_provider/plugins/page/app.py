@@ -1,6 +1,5 @@
 """The page *Field service* in Airflow's UI: what is uncertain, what waits, what came."""
 
-import logging
 import secrets
 import time
 from http import HTTPStatus
@@ -46,8 +45,6 @@ from fsm_provider.polling.waiting import waiting_in
 from fsm_provider.user_errors import text_of
 from fsm_provider.writes import admin as ledger_admin
 from fsm_provider.writes.admin import Settlement
-
-logger: logging.Logger = logging.getLogger(__name__)
 
 Text = Annotated[str, Form()]
 Number = Annotated[int, Form()]

@@ -283,6 +283,20 @@ def test_a_row_that_is_deleted_in_flight_fails_the_task_without_a_retry(service,
 
 
 @THREADS.needed
+def test_a_row_that_is_deleted_fails_the_task_that_waits_for_it(service, database, caplog):
+    caplog.set_level("INFO")
+    service.fail("POST", "/properties/*/jobs", faults.Before(held := Held()))
+    with under_way(job(), run_of("first"), held), ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(job().execute, run_of("second"))
+        wait_for(lambda: "is sending it: waiting until" in caplog.text)
+        database.execute("DELETE FROM fsm_ledger")
+        with pytest.raises(AirflowFailException, match=r"rows of fsm_ledger .* are gone"):
+            waiting.result(30)
+
+    assert len(service.jobs) == 1
+
+
+@THREADS.needed
 def test_a_stopped_task_leaves_what_another_is_sending_uncertain(service):
     service.fail("POST", "/properties/*/jobs", faults.Before(held := Held()))
     with under_way(job(), run_of("first"), held):
