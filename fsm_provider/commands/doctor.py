@@ -1,5 +1,6 @@
 """Check what the provider needs, part by part: ``python -m fsm_provider doctor``."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
@@ -72,15 +73,16 @@ def _check_clock(fsm_conn_id: str) -> str:
 
 def _check_ledger(fsm_conn_id: str) -> str:
     from fsm_provider.writes.admin import open_ledgers
-    from fsm_provider.writes.ledger import OPEN_STATES
 
+    states = Counter[str]()
     try:
         with open_ledgers(fsm_conn_id) as ledgers:
-            states = [entry.state for _, entry in ledgers.entries()]
+            for tally, number in ledgers.counts().items():
+                states[tally.state] += number
     except FsmNoLedgerError as error:
         return f"{error}: the first task that writes makes it"
-    uncertain = sum(state in OPEN_STATES for state in states)
-    return f"{len(states)} sent, of which {uncertain} uncertain"
+    uncertain = states["uncertain"] + states["sending"]
+    return f"{states.total() - states['free']} sent, of which {uncertain} uncertain"
 
 
 def _check_triggerer(_: str) -> str:

@@ -141,7 +141,7 @@ def _selection_from(options: argparse.Namespace) -> Selection:
     from fsm_provider.writes.admin import Selection
 
     given = vars(options)
-    sent_by = {name: given[name] for _, name in TASK_OPTIONS if given[name] is not None}
+    sent_by = {name: [given[name]] for _, name in TASK_OPTIONS if given[name] is not None}
     return Selection(
         key=options.key,
         sent_by=sent_by,

@@ -14,7 +14,7 @@ from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.api.validation import JsonObject
 from fsm_provider.writes import advice
 from fsm_provider.writes import ledger as rules
-from fsm_provider.writes.ledger import Ledger, LedgerEntry, LedgerReader
+from fsm_provider.writes.ledger import EntryFilter, Ledger, LedgerEntry, LedgerReader
 
 EntryInLedger = tuple[Ledger, LedgerEntry]
 """An entry, and the ledger in which it is changed."""
@@ -55,19 +55,12 @@ class Selection:
     """Which entries a person asks for.
 
     :param key: None: it does not matter.
-    :param sent_by: fields of the task that sent them, as texts.
+    :param sent_by: as in an ``EntryFilter``.
     """
 
     key: str | None
-    sent_by: Mapping[str, str]
+    sent_by: Mapping[str, Collection[str]]
     only_uncertain: bool = False
-
-    def includes(self, entry: LedgerEntry) -> bool:
-        is_by_task = all(
-            str(getattr(entry.sent_by, name)) == text for name, text in self.sent_by.items()
-        )
-        has_key = self.key is None or rules.id_for(self.key) == entry.id
-        return is_by_task and has_key
 
 
 @contextmanager
@@ -112,8 +105,12 @@ def find(
 
     :param latest: only so many, which were sent last.
     """
-    candidates = ledgers.entries(selection.only_uncertain, selection.key)
-    selected = [candidate for candidate in candidates if selection.includes(candidate[1])]
+    wanted = EntryFilter(sent_by=selection.sent_by)
+    if selection.key is None:
+        return ledgers.entries(selection.only_uncertain, latest=latest, wanted=wanted)
+    entry_id = rules.id_for(selection.key)
+    candidates = ledgers.entries(selection.only_uncertain, selection.key, wanted=wanted)
+    selected = [candidate for candidate in candidates if candidate[1].id == entry_id]
     return selected if latest is None else selected[-latest:]
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol, get_args
 
 from fsm_provider.api.digests import digest_for
@@ -212,16 +212,14 @@ class Ledger(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EntryFilter:
-    """Which entries the page lists to a user. What is None or empty does not matter.
+    """Which entries a person asks for, or may see. What is empty does not matter.
 
-    :param dag_ids: sent by a task of one of these DAGs,
-    :param airflows: of one of these Airflows.
+    :param sent_by: texts, of which a field of the task that sent them is one, by the field's name.
     :param part: the key, a part of it or of the reference, in any case; or the id of the result.
     :param has_note: people have settled or forgotten it, or a response came late.
     """
 
-    dag_ids: Collection[str] | None = None
-    airflows: Collection[str] | None = None
+    sent_by: Mapping[str, Collection[str]] = field(default_factory=dict)
     part: str = ""
     property_id: str = ""
     has_note: bool = False
@@ -234,9 +232,11 @@ class EntryFilter:
         names = f"{entry.key}\n{entry.reference or ''}".lower()
         is_its_id = self.part == str(entry.result_id) or id_for(self.part) == entry.id
         has_part = self.part.lower() in names or is_its_id
+        is_by_task = all(
+            str(getattr(entry.sent_by, name)) in texts for name, texts in self.sent_by.items()
+        )
         return (
-            (self.dag_ids is None or entry.sent_by.dag_id in self.dag_ids)
-            and (self.airflows is None or entry.sent_by.airflow in self.airflows)
+            is_by_task
             and (not self.property_id or entry.property_id == self.property_id)
             and (not self.has_note or entry.note is not None)
             and has_part

@@ -330,9 +330,9 @@ class SqlLedgers:
 def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool]]:
     """Return what :meth:`EntryFilter.includes` checks; the case of letters beyond ASCII counts."""
     conditions: list[ColumnElement[bool]] = []
-    for column, texts in ((LEDGER.c.dag_id, wanted.dag_ids), (LEDGER.c.airflow, wanted.airflows)):
-        if texts is not None:
-            conditions.append(column.in_([_escaped(text) for text in texts]))
+    for name, texts in wanted.sent_by.items():
+        column = sa.cast(LEDGER.c[name], sa.Text)
+        conditions.append(column.in_(list(map(_escaped, texts))))
     if wanted.property_id:
         conditions.append(LEDGER.c.property_id == _escaped(wanted.property_id))
     if wanted.has_note:

@@ -1051,8 +1051,10 @@ def test_forms_since_is_the_bound_and_not_when_the_wait_began(store, waits, brow
     waits.add(job_id="2", since=began, until=began + 2)  # of an older version
     waits.add_row("dag", "running", "FsmFormSensor", rendered={"job_id": "3"})
 
-    section = waits_in(browser("jo").get())
+    shown = browser("jo").get()
+    section = waits_in(shown)
 
+    assert "2 or more sensors that give up within a day, as this is not known of 1" in words(shown)
     of_bound, _, others = section.partition(" 2 438 ")
     of_older, _, on_worker = others.partition(" 3 - ")
     assert "1 Jan 2026, 00:00 UTC" in of_bound

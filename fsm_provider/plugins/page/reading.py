@@ -142,7 +142,8 @@ def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> Led
     shown = slice((view.page - 1) * ROWS, view.page * ROWS)
     section.uncertain = sorted(section.uncertain, key=_sent_at, reverse=True)[shown]
     section.found = sorted(section.found, key=_sent_at, reverse=True)[:ROWS]
-    section.settled = sorted(section.settled, key=_settled_at, reverse=True)[:MAX_SETTLED]
+    settled = filter(_settled_at, section.settled)  # the others have notes of late responses
+    section.settled = sorted(settled, key=_settled_at, reverse=True)[:MAX_SETTLED]
     rows = section.uncertain + section.found
     section.may_edit = dags_allowed("PUT", user, [dag_of(row.entry) for row in rows])
     return section
@@ -170,11 +171,9 @@ def _add_ledgers(
         if tally.airflow in here and tally.dag_id in may_see:
             section.totals[tally.state] += number
             section.written[tally.day, tally.state] += number
-    ours = EntryFilter(dag_ids=may_see, airflows=here)
+    ours = EntryFilter(sent_by={"dag_id": may_see, "airflow": here})
     add(section.uncertain, ours, view.page * ROWS, is_open=True)
-    noted: list[Row] = []
-    add(noted, replace(ours, has_note=True), MAX_NOTED)
-    section.settled += filter(_settled_at, noted)
+    add(section.settled, replace(ours, has_note=True), MAX_NOTED)
     wanted = replace(ours, part=view.q, property_id=view.property)
     if wanted.is_search:
         section.number_found += ledgers.counts(wanted).total()

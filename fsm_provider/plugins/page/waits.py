@@ -41,8 +41,8 @@ class WaitSection(NamedTuple):
     """The waits of DAGs that a user may see.
 
     :ivar shown: rows of the page that is asked for; those that end first come first.
-    :ivar number: of all, of which so many ``end_soon``: within a day, as far as that is known: not
-        of sensors that poll on a worker.
+    :ivar number: of all, of which so many ``end_soon``: within a day.
+    :ivar end_unknown: how many of all may end at any time: they poll on a worker.
     :ivar has_triggerer: whether one is running, without which no deferred sensor goes on.
     :ivar missing: how many waits lack a form, by its name; empty unless it is asked for.
     """
@@ -50,6 +50,7 @@ class WaitSection(NamedTuple):
     shown: Sequence[Any]
     number: int
     end_soon: int
+    end_unknown: int
     has_triggerer: bool
     missing: Counter[str]
 
@@ -64,21 +65,28 @@ def read_waits(user: Any, view: View) -> WaitSection:
     tomorrow = datetime.now(UTC) + timedelta(days=1, seconds=TIMEOUT_GRACE)
     ends_soon = case((TaskInstance.trigger_timeout < tomorrow, 1))
     counting = (
-        select(TaskInstance.dag_id, func.count(), func.count(ends_soon))
+        select(
+            TaskInstance.dag_id,
+            func.count(),
+            func.count(ends_soon),
+            func.count(TaskInstance.trigger_timeout),
+        )
         .outerjoin(Rendered, _IS_ITS)
         .where(is_wait)
         .group_by(TaskInstance.dag_id)
     )
     number = 0
     end_soon = 0
+    end_known = 0
     missing = Counter[str]()
     with create_session() as session:
         counts = session.execute(counting).all()
         may_see = dags_allowed("GET", user, [dag_id for dag_id, *_ in counts])
-        for dag_id, of_dag, soon_of_dag in counts:
+        for dag_id, of_dag, soon_of_dag, known_of_dag in counts:
             if dag_id in may_see:
                 number += of_dag
                 end_soon += soon_of_dag
+                end_known += known_of_dag
         listing = (
             select(*_COLUMNS, Rendered.rendered_fields)
             .outerjoin(Rendered, _IS_ITS)
@@ -96,7 +104,7 @@ def read_waits(user: Any, view: View) -> WaitSection:
                 waiting = waiting_in(row.next_kwargs)
                 missing.update(waiting.missing if waiting else ())
     has_triggerer = running_triggerer() is not None
-    return WaitSection(shown, number, end_soon, has_triggerer, missing)
+    return WaitSection(shown, number, end_soon, number - end_known, has_triggerer, missing)
 
 
 def _has(name: str, value: str) -> Any:

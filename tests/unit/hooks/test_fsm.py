@@ -268,8 +268,8 @@ def test_a_variable_that_airflow_cannot_read_is_named_without_its_text(service, 
 
 def test_a_connection_that_is_not_defined_is_airflows_error():
     message = (
-        "connection 'no_such_connection': is not defined where this runs: add it in Airflow, or "
-        "set AIRFLOW_CONN_NO_SUCH_CONNECTION"
+        "connection 'no_such_connection': is not defined, or not readable, where "
+        "this runs: add it in Airflow, or set AIRFLOW_CONN_NO_SUCH_CONNECTION"
     )
 
     with pytest.raises(AirflowNotFoundException, match=f"^{message}$"):

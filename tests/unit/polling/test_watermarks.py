@@ -140,8 +140,8 @@ def test_a_connection_that_nobody_has_defined_keeps_no_other_from_being_shown(te
     assert lines == [*([name, AT, DAYS_BEFORE] for name in known), ["of_9", "-", "-"]]
     assert code == 2
     assert error == (
-        "connection 'tenant_9': is not defined where this runs: add it in Airflow, or set "
-        "AIRFLOW_CONN_TENANT_9\n"
+        "connection 'tenant_9': is not defined, or not readable, where this runs: "
+        "add it in Airflow, or set AIRFLOW_CONN_TENANT_9\n"
     )
     assert run("set", "of_9", AT)[::2] == (2, error)
     assert run("set", "of_8", AT)[0] == 0

@@ -212,7 +212,9 @@ def test_a_connection_that_nobody_has_defined_keeps_no_other_ledger_from_being_s
     code, output, error = run("list", "--conn-id", "tenant_10")
 
     assert (code, output) == (2, "")
-    assert "connection 'tenant_10': is not defined where this runs: add it" in error
+    assert (
+        "connection 'tenant_10': is not defined, or not readable, where this runs: add it" in error
+    )
 
 
 class TestSettle:
