@@ -58,9 +58,7 @@ def _first_poll_in_database(context: Context) -> datetime | None:
 def explain_not_found(conn_id: str) -> AirflowNotFoundException:
     """Return why Airflow does not find a connection: its environment variable may be malformed."""
     variable = f"AIRFLOW_CONN_{conn_id.upper()}"
-    problem = (
-        f"is not defined, or not readable, where this runs: add it in Airflow, or set {variable}"
-    )
+    why = f"is not defined, or not readable, where this runs: add it in Airflow, or set {variable}"
     if os.environ.get(variable):
-        problem = f"{variable} {UNREADABLE}"
-    return AirflowNotFoundException(f"connection '{conn_id}': {problem}")
+        why = f"{variable} {UNREADABLE}"
+    return AirflowNotFoundException(f"connection '{conn_id}': {why}")

@@ -16,6 +16,8 @@ from fsm_provider.writes import advice
 from fsm_provider.writes import ledger as rules
 from fsm_provider.writes.ledger import EntryFilter, Ledger, LedgerEntry, LedgerReader
 
+MAX_REASON = 1_000
+"""Characters, so that a note has who said it, too: a database keeps the end of a long one."""
 EntryInLedger = tuple[Ledger, LedgerEntry]
 """An entry, and the ledger in which it is changed."""
 
@@ -188,8 +190,10 @@ def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None)
 
 def _make_note(statement: str, by: str, why: str) -> str:
     reason = why.strip()
-    if not reason:
-        raise FsmRefusedError("--why: is empty")
+    if not 0 < len(reason) <= MAX_REASON:
+        raise FsmRefusedError(
+            f"--why (How you know): should have 1 to {MAX_REASON} characters, not {len(reason)}"
+        )
     # The page looks for the last of these in an entry's note: plugins/page/reading.py.
     return f"{statement}, says {by} at {datetime.now(UTC):%F %T} UTC: {reason}"
 

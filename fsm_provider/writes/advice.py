@@ -7,6 +7,7 @@ run started that sends again what was sent: what is uncertain is settled, and th
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,14 +58,14 @@ AFTER_REFUSAL = {
 """What to do about an entry that could not be changed, by the state that it is in."""
 
 
-def for_unknown_service(fsm_conn_id: str, known: str, new: str) -> str:
+def for_unknown_service(fsm_conn_id: str, known: Iterable[str], new: str) -> str:
     """Return what to do where a service may be one that the ledger knows by another name."""
     add = f"{COMMAND} add-service {shlex.join(['--conn-id', fsm_conn_id, new])}"
-    return (
-        "\nIf they are one service, which has another host or login now:\n"
-        f"  {_rename(fsm_conn_id, known, new)}\n"
-        f"If they are two:\n  {add}\nThen clear the task."
-    )
+    text = "\n"
+    for name in known:
+        text += f"If it is {name}, which has another host or login now:\n"
+        text += f"  {_rename(fsm_conn_id, name, new)}\n"
+    return f"{text}If it is another service:\n  {add}\nThen clear the task."
 
 
 def for_changed_service(fsm_conn_id: str, before: str, now: str) -> str:

@@ -141,7 +141,7 @@ def outcomes_as_text(outcomes: Sequence[JobOutcome] | None) -> str:
     :return: lines of the same columns, what needs a person first.
     """
     rows = [["key", "property", "outcome", "job", "remark"]]
-    for outcome in sorted(outcomes or (), key=_needs_nobody):
+    for outcome in sorted(outcomes or (), key=lambda outcome: outcome["outcome"] in MADE):
         job_id = outcome["jobID"] or ""
         remark = _remark_for(outcome)
         cells = (outcome["key"], outcome["propertyID"], outcome["outcome"], job_id, remark)
@@ -152,10 +152,6 @@ def outcomes_as_text(outcomes: Sequence[JobOutcome] | None) -> str:
         line = "  ".join(map(str.ljust, row, widths))
         lines.append(line.rstrip())
     return "\n".join(lines)
-
-
-def _needs_nobody(outcome: JobOutcome) -> bool:
-    return outcome["outcome"] in MADE
 
 
 def _remark_for(outcome: JobOutcome) -> str:

@@ -331,8 +331,7 @@ def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool]]:
     """Return what :meth:`EntryFilter.includes` checks; the case of letters beyond ASCII counts."""
     conditions: list[ColumnElement[bool]] = []
     for name, texts in wanted.sent_by.items():
-        column = sa.cast(LEDGER.c[name], sa.Text)
-        conditions.append(column.in_(list(map(_escaped, texts))))
+        conditions.append(sa.cast(LEDGER.c[name], sa.Text).in_(list(map(_escaped, texts))))
     if wanted.property_id:
         conditions.append(LEDGER.c.property_id == _escaped(wanted.property_id))
     if wanted.has_note:
@@ -428,7 +427,7 @@ def register(engine: Engine, task: Task, service: str, fsm_conn_id: str) -> dict
 
 def _id_of(connection: Connection, service: str, fsm_conn_id: str) -> Any:
     """Return the id of a service, which is added unless it may be another one, renamed."""
-    query = _select_id(service)
+    query = sa.select(SERVICES.c.id).where(SERVICES.c.name_digest == digest_for(service))
     service_id = connection.execute(query).scalar()
     if service_id is None:
         # Of processes that find none, one adds its own, and the others see it once they go on.
@@ -436,19 +435,17 @@ def _id_of(connection: Connection, service: str, fsm_conn_id: str) -> Any:
         service_id = connection.execute(query).scalar()
     if service_id is not None:
         return service_id
-    for name, conn_id in _services(connection):
-        if conn_id == fsm_conn_id or _host_of(name) == _host_of(service):
-            next_step = advice.for_unknown_service(fsm_conn_id, name, service)
-            raise FsmInputError(
-                f"host: the connection leads to {service}, which the ledger does not know. It "
-                f"knows {name}, which has the same host or was written to by this connection. "
-                f"Nothing was sent.{next_step}"
-            )
+    known = _services(connection)
+    names = {name for name, conn_id in known if conn_id == fsm_conn_id}
+    if not names:  # by which names it is known, another connection may know
+        names = {name for name, _ in known if _host_of(name) == _host_of(service)}
+    if names:
+        raise FsmInputError(
+            f"host: the connection leads to {service}, which the ledger does not know. It knows "
+            "what this connection was used for before, or what has the same host. Nothing was sent."
+            f"{advice.for_unknown_service(fsm_conn_id, sorted(names), service)}"
+        )
     return _add_service(service, connection)
-
-
-def _select_id(service: str) -> Any:
-    return sa.select(SERVICES.c.id).where(SERVICES.c.name_digest == digest_for(service))
 
 
 def _host_of(service: str) -> str | None:

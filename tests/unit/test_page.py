@@ -436,7 +436,7 @@ def test_what_is_not_there_or_not_meant_is_refused_in_a_word_and_records_nothing
         ({"outcome": "exists"}, "leave it out"),
         ({"outcome": "does_not_exist"}, "what does not exist has no id, and 4711 was given"),
         ({"outcome": "true"}, "is none of exists_with_id, exists, does_not_exist"),
-        ({"why": " "}, "recorded: How you know: is empty"),
+        ({"why": " "}, "recorded: --why (How you know): should have 1 to 1000 characters, not 0"),
     ):
         refused = jo.post(action, {**answer, **changes})
         assert refused.status_code == 409

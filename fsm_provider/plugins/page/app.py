@@ -102,8 +102,6 @@ def settle_write(
     shown: Text = "",
 ) -> Response:
     try:
-        if not why.strip():
-            raise FsmInputError("How you know: is empty")
         settlement = settlement_from(outcome, job_id.strip())
         key = unquote(key)  # the form has it quoted: a browser changes the line ends of a plain one
         with ledger_admin.open_ledgers(conn_id) as ledgers:

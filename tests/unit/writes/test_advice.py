@@ -466,7 +466,9 @@ def a_service_that_has_another_login_is_renamed(place):
     (rename,) = re.findall(r"python -m fsm_provider ledger rename-service .*", said)
     *_, old, new = shlex.split(rename)
     said = place.fails(job("B"), run_id="another")
-    assert "If they are two:\n  python -m fsm_provider ledger add-service --conn-id" in said
+    assert (
+        "If it is another service:\n  python -m fsm_provider ledger add-service --conn-id" in said
+    )
     (add,) = re.findall(r"python -m fsm_provider ledger add-service .*", said)
 
     assert place.type(add)[0] == 0  # by mistake

@@ -30,6 +30,7 @@ from tests.unit.writes.operators import lose, write_job, write_jobs, write_reque
 
 NOTHING = "nothing was found that was sent under the host and login that fsm_default has now\n"
 WHY = ("--why", "looked it up", "--by", "jo")
+BAD_REASON = "--why (How you know): should have 1 to 1000 characters, not {}\n"
 ID_4711 = ("--job-id", "4711")
 PM_7 = {"key": "PM-7", "job": {"customerReference": "PM-7"}}
 create_job = partial(write_job, **PM_7)
@@ -237,7 +238,9 @@ class TestSettle:
     ):
         leave_uncertain(service, store, write(once_per=once_per))
 
-        assert run("settle", "PM-7", found, "--why", " ") == (1, "", "--why: is empty\n")
+        for why, length in ((" ", 0), (" " + "w" * 1_001, 1_001)):
+            refused = run("settle", "PM-7", found, "--why", why)
+            assert refused == (1, "", BAD_REASON.format(length))
         assert run("settle", " PM-7", found, *WHY) == (0, "'PM-7' is settled: it exists\n", "")
 
         returned = write(once_per=once_per).execute(context_for(store, cleared=1))

@@ -144,6 +144,40 @@ def test_another_service_of_one_connection_is_added_by_one_command(service, othe
     assert (len(service.jobs), len(other.jobs)) == (1, 1)
 
 
+def test_of_two_accounts_that_is_named_to_which_the_connection_has_written(service, edit, run):
+    first = create()
+    edit("fsm_north", login="north")
+    run(*commands_in(refusal_of(fsm_conn_id="fsm_north"))["add-service"])
+    second = create("tuesday", fsm_conn_id="fsm_north")
+    # Both logins are edited.
+    edit("fsm_north", login="north-2")
+    edit(login="main")
+
+    for conn_id, made in (("fsm_north", second), ("fsm_default", first)):
+        message = refusal_of(f"of {conn_id}", fsm_conn_id=conn_id)
+        assert message.count("rename-service") == 1
+        assert run(*commands_in(message)["rename-service"])[0] == 0
+        assert create(f"of {conn_id}", fsm_conn_id=conn_id) == made
+    assert len(service.jobs) == 2
+
+
+def test_of_two_accounts_to_which_a_connection_has_written_each_is_named(service, edit, run):
+    first = create()
+    edit(login="north")
+    run(*commands_in(refusal_of())["add-service"])
+    second = create("tuesday")
+    edit(login="north-2")
+
+    message = refusal_of("wednesday")
+
+    renames = re.findall("ledger (rename-service .*)", message)
+    assert len(renames) == 2
+    (of_north,) = [rename for rename in renames if "account north)' " in rename]
+    assert run(*shlex.split(of_north))[0] == 0
+    assert create("thursday") == second != first
+    assert len(service.jobs) == 2
+
+
 def test_another_host_by_another_connection_is_a_service_without_a_word(service, other, edit, run):
     create()
     edit("fsm_second", host=renamed_host(other))
