@@ -115,8 +115,4 @@ def request_id_in(headers: Mapping[str, str], token: str) -> str | None:
 
 def printable(text: str) -> str:
     """Escape what would leave the line, change its direction or steer a terminal."""
-    return "".join(map(_printable_character, text))
-
-
-def _printable_character(character: str) -> str:
-    return character if character.isprintable() else repr(character)[1:-1]
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)

@@ -81,8 +81,9 @@ def _check_ledger(fsm_conn_id: str) -> str:
                 states[tally.state] += number
     except FsmNoLedgerError as error:
         return f"{error}: the first task that writes makes it"
+    sent = states.total() - states["free"]
     uncertain = states["uncertain"] + states["sending"]
-    return f"{states.total() - states['free']} sent, of which {uncertain} uncertain"
+    return f"{sent} sent under its host and login, of which {uncertain} uncertain"
 
 
 def _check_triggerer(_: str) -> str:

@@ -185,7 +185,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
             self._clock_offset = listing.clock_offset
             if listing.clock_offset:
                 self._move_since(listing.clock_offset)
-                self._log_clock(listing.clock_offset)
+                if self._is_first_process and abs(listing.clock_offset) > SAID_FROM:
+                    since = self._wanted.created_since
+                    self.log.warning(CLOCKS_DIFFER, listing.clock_offset, since)
                 listing = self._list()
         forms = {form.id: form for form in listing.forms}  # one may be on two pages
         counted = [form for form in forms.values() if self._criteria.counts(form.name)]
@@ -223,10 +225,6 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         # would leave out forms that count.
         if offset < 0:
             self._sent = self._wanted
-
-    def _log_clock(self, offset: float) -> None:
-        if self._is_first_process and abs(offset) > SAID_FROM:
-            self.log.warning(CLOCKS_DIFFER, offset, self._wanted.created_since)
 
     def defer_if_wanted(self, pause: float) -> None:
         from fsm_provider.triggers.forms import MIN_DEFERRAL, TIMEOUT_GRACE, FsmFormTrigger

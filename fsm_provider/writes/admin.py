@@ -81,9 +81,12 @@ def open_ledgers(fsm_conn_id: str, newest: int | None = None) -> Iterator[Ledger
 
 @contextmanager
 def open_place(
-    state_conn_id: str | None, services: Collection[str], newest: int | None = None
+    state_conn_id: str | None, services: Collection[str] | None, newest: int | None = None
 ) -> Iterator[LedgerReader]:
-    """Open the ledgers of services that are in one database; None: in Airflow's own."""
+    """Open the ledgers of services that are in one database; None: in Airflow's own.
+
+    :param services: None: of all.
+    """
     if state_conn_id is None:
         from fsm_provider.writes.task_ledger import AirflowLedgers
 

@@ -121,7 +121,7 @@ class Advice:
         for option, field in TASK_OPTIONS:
             value = getattr(entry.sent_by, field)
             if value not in ("", -1):  # no Airflow's name, and not mapped
-                words += [option, str(value)]
+                words.append(f"{option}={value}")  # it may begin with a hyphen
         key = shlex.quote(entry.key)
         if entry.key.startswith("-"):
             key = f"-- {key}"

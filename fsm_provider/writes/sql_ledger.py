@@ -231,12 +231,13 @@ class SqlLedger:
 
 
 class SqlLedgers:
-    """All ledgers of some services in a database."""
+    """All ledgers of some services in a database; None: of all services."""
 
-    def __init__(self, engine: Engine, services: Iterable[str]) -> None:
+    def __init__(self, engine: Engine, services: Iterable[str] | None) -> None:
         self._engine = engine
-        digests = [digest_for(name) for name in services]
-        ids = sa.select(SERVICES.c.id).where(SERVICES.c.name_digest.in_(digests))
+        ids = sa.select(SERVICES.c.id)
+        if services is not None:
+            ids = ids.where(SERVICES.c.name_digest.in_(list(map(digest_for, services))))
         self._is_ours: ColumnElement[bool] = LEDGER.c.service_id.in_(ids)
 
     def entries(

@@ -259,11 +259,13 @@ def _may_hold(pages: Iterable[_StoredPage], words: Collection[str]) -> bool:
 class AirflowLedgers:
     """The ledgers of services in Airflow's own database, or in so many of its ``newest`` entries.
 
+    If ``services`` is None, they are those of all services.
+
     All pages are read at once, as text; those of a task are parsed where they may hold what is
     asked for.
     """
 
-    def __init__(self, services: Iterable[str], newest: int | None) -> None:
+    def __init__(self, services: Iterable[str] | None, newest: int | None) -> None:
         if conf.get("workers", "state_store_backend", fallback=""):
             raise FsmInputError("only workers read what is in state_store_backend of airflow.cfg")
         try:
@@ -282,7 +284,9 @@ class AirflowLedgers:
             .where(Stored.key.startswith(PAGE, autoescape=True))
             .order_by(*task_columns)
         )
-        names = [_field_text("service", service) for service in services]
+        names = ['"service": ']
+        if services is not None:
+            names = [_field_text("service", service) for service in services]
         airflow = conf.get("fsm", "airflow_name", fallback="")
         self._pages_by_task: dict[Task, dict[str, _StoredPage]] = {}
         with create_session() as session:

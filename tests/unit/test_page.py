@@ -699,7 +699,13 @@ def test_what_was_sent_to_a_service_before_it_was_renamed_is_shown_and_settled(
     connection = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
     monkeypatch.setenv("AIRFLOW_CONN_FSM_DEFAULT", json.dumps({**connection, "login": "north"}))
     jo = browser("jo")
-    assert "0 jobs or other writes to look up" in words(jo.get())
+    shown = jo.get()
+    assert "1 jobs or other writes to look up" in words(shown)
+    assert "No connection that is listed here leads there now" in words(shown)
+    assert jo.forms() == []
+    of_connection = words(jo.get("?conn_id=fsm_default"))
+    assert "0 jobs or other writes to look up" in of_connection
+    assert "those that were sent under the present host and login of" in of_connection
     old = rows(store)[0].service
     with ledger_admin.open_ledgers("fsm_default") as ledgers:
         ledgers.rename_service(old, f"{old} (account north)")

@@ -66,7 +66,7 @@ class View:
 
 @dataclass(frozen=True)
 class Row:
-    """An entry, and the connection in whose ledger it is."""
+    """An entry, and the connection in whose ledger it is; empty: no connection leads there now."""
 
     conn_id: str
     entry: LedgerEntry
@@ -132,7 +132,8 @@ def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> Led
         # Of two that share a service, the first names its rows.
         conn_id_by_service = {settings[conn_id].service: conn_id for conn_id in reversed(conn_ids)}
         try:
-            with open_place(state_conn_id, conn_id_by_service, NEWEST) as ledgers:
+            services = conn_id_by_service if view.conn_id else None
+            with open_place(state_conn_id, services, NEWEST) as ledgers:
                 _add_ledgers(section, user, ledgers, conn_id_by_service, view)
         except FsmNoLedgerError as error:
             section.absent[error.place] = conn_ids
@@ -161,8 +162,8 @@ def _add_ledgers(
     def add(rows: list[Row], wanted: EntryFilter, latest: int, *, is_open: bool = False) -> None:
         for _, entry in ledgers.entries(is_open, latest=latest, wanted=wanted):
             # In Airflow's store a task may have written to other services, too.
-            if entry.service in conn_id_by_service:
-                rows.append(Row(conn_id_by_service[entry.service], entry))
+            if entry.service in conn_id_by_service or not view.conn_id:
+                rows.append(Row(conn_id_by_service.get(entry.service, ""), entry))
 
     tallies = ledgers.counts()
     here = our_airflows()

@@ -102,7 +102,7 @@ def test_a_ledger_without_entries_is_well(doctor):
 
     _, verdicts = doctor()
 
-    assert verdicts["ledger"] == "ok      0 sent, of which 0 uncertain"
+    assert verdicts["ledger"] == "ok      0 sent under its host and login, of which 0 uncertain"
 
 
 def refuse(service, monkeypatch):

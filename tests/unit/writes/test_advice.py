@@ -345,7 +345,7 @@ def a_job_that_was_edited_is_another(place):
 )
 def what_is_uncertain_is_settled_where_many_have_its_key(place):
     """The command says which of them is meant: other runs, tasks and map indexes have the key."""
-    tasks = [{"run_id": "run"}, {"run_id": "2"}, {"task_id": "other"}]
+    tasks = [{"run_id": "run"}, {"run_id": "-2"}, {"task_id": "other"}]
     tasks += [{"task_id": "mapped", "map_index": 0}]
     if not place.is_shared:
         tasks += [{"task_id": "mapped", "map_index": 1}]
