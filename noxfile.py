@@ -13,7 +13,7 @@ nox.options.default_venv_backend = "uv"
 nox.options.download_python = "never"
 # An interpreter that is not on PATH is skipped, and reported as such, on CI too.
 nox.options.error_on_missing_interpreters = False
-nox.options.sessions = ["airflow", "oldest", "kit", "kills", "tables"]
+nox.options.sessions = ["airflow", "oldest", "kit", "kills", "upgrade", "tables"]
 
 EXTRAS = ".[parquet,sql,testing]"
 VERSIONS: dict[str, dict[str, Any]] = tomllib.loads(
@@ -106,6 +106,14 @@ def kills(session: nox.Session, airflow: str) -> None:
     test(session, airflow, "kills", "--noconftest", *jobs)
     if airflow.startswith("3."):
         test(session, airflow, "watchers", "--noconftest", "tests/system/test_watcher_kills.py")
+
+
+@nox.session(python=OLDEST_PYTHON)
+@nox.parametrize("airflow", ["3.1.8", NEWEST], ids=["3.1.8", NEWEST])
+def upgrade(session: nox.Session, airflow: str) -> None:
+    """Go on with this version after that of a tag, before and since Airflow has its own store."""
+    install(session, airflow)
+    test(session, airflow, "upgrade", "--noconftest", "tests/versions/test_upgrade.py")
 
 
 @nox.session(python=OLDEST_PYTHON)
