@@ -43,7 +43,8 @@ FOUND_NOTHING = "is the text '{}': the template that it comes from found nothing
 _MISSING_AS_WORD = re.compile(rf"(?<![^\W_])({'|'.join(MISSING_AS_TEXT)})(?![^\W_])")
 INTEGER_AS_FLOAT = re.compile(r"-?[0-9]+\.0+")  # as pandas writes an integer of a column with gaps
 _DECIMAL = r"-?([0-9]+\.[0-9]+|[0-9.]+[eE][+-][0-9]+|inf|Infinity)"
-_HYPHENS = "[\u02d7\u2010-\u2015\u2043\u2212\ufe58\ufe63\uff0d]"
+_BLANKS = r"[\s\u2800\u3164\uffa0]"
+_HYPHENS = "[\u02d7\u058a\u05be\u1806\u2010-\u2015\u2043\u2212\u30a0\ufe58\ufe63\uff0d]"
 _INVISIBLE = (
     "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
     "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb"
@@ -197,9 +198,9 @@ def visible_text(text: str) -> str:
     without blanks around it; besides, it has nothing that cannot be seen, and only the blank and
     the hyphen of ASCII.
     """
-    visible = re.sub(f"[{_INVISIBLE}]", "", normalize("NFC", text))
-    with_blanks = re.sub(r"\s", " ", visible)
-    return re.sub(_HYPHENS, "-", with_blanks).strip()
+    with_blanks = re.sub(_BLANKS, " ", normalize("NFC", text))
+    visible = re.sub(f"[{_INVISIBLE}]", "", with_blanks)
+    return re.sub(_HYPHENS, "-", visible).strip()
 
 
 def parse_key(name: str, value: Any) -> str:

@@ -110,6 +110,24 @@ def airflow_commands() -> list[Any]:
 ALL_HELP = "all connections of type fsm in Airflow's database and environment"
 
 
+def all_conn_ids() -> list[str]:
+    """Return the connections of ``--all``.
+
+    :raises FsmRefusedError: if there is none.
+    """
+    from fsm_provider.api.errors import FsmRefusedError
+
+    with quiet_airflow():
+        from fsm_provider.hooks.connection import fsm_conn_ids
+
+        conn_ids = fsm_conn_ids()
+    if not conn_ids:
+        raise FsmRefusedError(
+            "there is no connection of type fsm in Airflow's database and environment"
+        )
+    return conn_ids
+
+
 def conn_id_parser(prog: str, description: str) -> argparse.ArgumentParser:
     """Return the parser of a command about one connection, ``fsm_conn_id``."""
     examples = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 from fsm_provider.api.redaction import printable
-from fsm_provider.commands.cli import ALL_HELP, conn_id_parser, fail, quiet_airflow
+from fsm_provider.commands.cli import ALL_HELP, all_conn_ids, conn_id_parser, quiet_airflow
 from fsm_provider.user_errors import text_of
 
 DESCRIPTION = """\
@@ -20,14 +20,8 @@ def main(arguments: Sequence[str], prog: str) -> int:
     options = parser.parse_args(arguments)
     if not options.all:
         return _check(options.fsm_conn_id)
-    with quiet_airflow():
-        from fsm_provider.hooks.connection import fsm_conn_ids
-
-        conn_ids = fsm_conn_ids()
-    if not conn_ids:
-        return fail(1, "there is no connection of type fsm in Airflow's database and environment")
     exit_code = 0
-    for conn_id in conn_ids:
+    for conn_id in all_conn_ids():
         print(printable(f"{conn_id}:"))
         exit_code |= _check(conn_id)
     return exit_code

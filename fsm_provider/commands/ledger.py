@@ -18,6 +18,7 @@ from fsm_provider.api.redaction import printable
 from fsm_provider.commands.cli import (
     ALL_HELP,
     SubcommandParser,
+    all_conn_ids,
     fail,
     print_table,
     quiet_airflow,
@@ -59,11 +60,9 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     with quiet_airflow():
-        from fsm_provider.hooks.connection import fsm_conn_ids
         from fsm_provider.user_errors import text_of
         from fsm_provider.writes import admin
-
-        conn_ids = fsm_conn_ids() if options.all else [options.conn_id]
+    conn_ids = all_conn_ids() if options.all else [options.conn_id]
     found = []
     failed = 0
     for conn_id in conn_ids:

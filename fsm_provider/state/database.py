@@ -312,15 +312,16 @@ def _read_whole_schema(connection: Connection) -> _StoredSchema:
 
 def _inspect_schema(connection: Connection) -> _StoredSchema:
     inspector = sa.inspect(connection)
+    version = None
+    # At first, as it is written last: another process may be making the tables.
+    if inspector.has_table(SCHEMA.name):
+        version = connection.exec_driver_sql(_VERSION).scalar()
     tables = set(METADATA.tables) & set(inspector.get_table_names())
     missing = set(METADATA.tables) - tables
     for name in tables:
         stored_columns = {column["name"] for column in inspector.get_columns(name)}
         columns = set(METADATA.tables[name].columns.keys())
         missing |= {f"{name}.{column}" for column in columns - stored_columns}
-    version = None
-    if SCHEMA.name in tables:
-        version = connection.exec_driver_sql(_VERSION).scalar()
     return _StoredSchema(tables, version, missing)
 
 

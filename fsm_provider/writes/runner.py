@@ -484,11 +484,15 @@ def error_with_key(error: FsmError) -> FsmError:
 
     The service recognises it: it may be sent again, whatever became of it.
     """
+    recognised: FsmError
     if isinstance(error, FsmUncertainWriteError):
-        return errors.FsmRepeatableWriteError(**vars(error))
-    if isinstance(error, errors.FsmConflictError) and error.retry_after is not None:
-        return errors.FsmKeyInUseError(**vars(error))
-    return error
+        recognised = errors.FsmRepeatableWriteError(**vars(error))
+    elif isinstance(error, errors.FsmConflictError) and error.retry_after is not None:
+        recognised = errors.FsmKeyInUseError(**vars(error))
+    else:
+        return error
+    recognised.__cause__ = error.__cause__  # not the error, which says that it is not repeated
+    return recognised
 
 
 def stored_result(response: Any) -> dict[str, Any]:

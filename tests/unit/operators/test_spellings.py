@@ -237,6 +237,9 @@ KEYS = {
     "hyphen": "Prüfung\u20107",
     "no-break hyphen": "Prüfung\u20117",
     "en dash": "Prüfung\u20137",
+    "Armenian hyphen": "Prüfung\u058a7",
+    "blank of Braille": "\u2800Prüfung-7",
+    "filler of Hangul": "Prüfung-7\u3164",
     "minus": "Prüfung\u22127",
     "NUL": "Prüfung-7\0",
 }

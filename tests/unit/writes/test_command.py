@@ -694,3 +694,7 @@ def test_all_connections_are_listed_and_one_that_is_broken_hides_no_other(
     code, listed, error = run("list", "--all", "--key", "PM-9")
     assert (code, listed) == (2, "")
     assert error.startswith("broken: ")
+    for name in ("FSM_DEFAULT", "NORTH", "BROKEN"):
+        monkeypatch.delenv(f"AIRFLOW_CONN_{name}")
+    nowhere = "there is no connection of type fsm in Airflow's database and environment\n"
+    assert run("list", "--all") == (1, "", nowhere)
