@@ -102,6 +102,8 @@ def _check_assets(fsm_conn_id: str) -> str:
                 f"DAGs {dag_ids} define '{asset.name}' differently, and only the definition that "
                 "Airflow read last is watched: import it from one module, or give one another name"
             )
+        if "error" in asset.stored:
+            raise FsmRefusedError(f"the watcher of '{asset.name}' fails: {asset.stored['error']}")
     return f"{len(assets)} of completed forms"
 
 

@@ -102,6 +102,8 @@ def is_any_of(text: str, others: Iterable[str]) -> bool:
 def _read_standard_webhook(headers: Headers, body: bytes) -> _SignedDelivery:
     """Read the headers of https://www.standardwebhooks.com."""
     identifier = _only_value(headers, "webhook-id")
+    if "." in identifier:  # what is signed could be divided elsewhere
+        raise DeliveryRefusedError("headers")
     timestamp = _only_value(headers, "webhook-timestamp")
     signatures = _only_value(headers, "webhook-signature").split(" ")
     return _SignedDelivery(

@@ -218,7 +218,24 @@ class StoppedClock(datetime):
         return cls.fromtimestamp(NOW, tz)
 
 
-printable_latin_1 = st.characters(codec="latin-1").filter(str.isprintable)
+def test_what_was_signed_is_not_divided_elsewhere():
+    """A captured delivery does not get the time that stands in its body."""
+    hour_ago = NOW - 3_600
+    body = f"ring before .{NOW}. please".encode()
+    captured = standard(timestamp=hour_ago, body=body)
+    assert not is_accepted(ALL, captured, body)
+    begin, _, rest = body.decode().partition(f".{NOW}.")
+
+    divided = {
+        **captured,
+        "webhook-id": f"{captured['webhook-id']}.{hour_ago}.{begin}",
+        "webhook-timestamp": str(NOW),
+    }
+
+    assert not is_accepted(ALL, divided, rest.encode())
+
+
+printable_latin_1 = st.characters(codec="latin-1", exclude_characters=".").filter(str.isprintable)
 
 
 @settings(max_examples=30, deadline=None)

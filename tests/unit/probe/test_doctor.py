@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from fsm_provider.commands.cli import main
+from fsm_provider.polling.admin import watched_assets
+from fsm_provider.polling.watcher import OWNER
 from fsm_provider.state.database import open_database
 from fsm_provider.storage import uri_for_records
 from fsm_provider.testing import faults
@@ -15,6 +17,7 @@ from tests.capabilities import ASSETS
 from tests.unit.conftest import TOKEN
 from tests.unit.disputed import dags_that_define
 from tests.unit.plugins.receivers import TOKEN as PATH_TOKEN
+from tests.unit.polling.test_watermarks import store_with
 
 PARTS = ["connection", "clock", "ledger", "triggerer", "assets", "receiver"]
 
@@ -203,6 +206,21 @@ def test_an_asset_that_two_dags_define_is_named_with_both_if_they_differ(
 
     assert ended == code
     assert verdicts["assets"].startswith(verdict)
+
+
+@ASSETS.needed
+def test_an_asset_whose_watcher_fails_is_not_well(doctor, tmp_path, monkeypatch):
+    with dags_that_define(tmp_path, monkeypatch) as read:
+        read(gas="Gas Safety")
+        (asset,) = watched_assets(fsm_conn_id="fsm_default")
+        status = {"failing_since": 1.8e9, "error": "GET /forms returned HTTP 500"}
+        store_with(asset, OWNER, ["id", 1.0, status])
+
+        code, verdicts = doctor()
+
+    assert code == 1
+    failure = f"FAILED  the watcher of '{asset.name}' fails: GET /forms returned HTTP 500"
+    assert verdicts["assets"] == failure
 
 
 def test_all_connections_are_checked_and_one_that_is_broken_hides_no_other(
