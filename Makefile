@@ -10,6 +10,7 @@ RELEASE := build/release-venv
 MERMAID := build/mermaid/mermaid.min.js
 AXE := build/axe/axe.min.js
 KILLS := $(wildcard tests/unit/*/test_*_kills.py)
+RECIPES := tests/system/test_howto.py tests/system/test_approved_jobs.py
 # The tests start many Pythons.
 export PYTHONDONTWRITEBYTECODE =
 COMMA := ,
@@ -110,10 +111,14 @@ test-ui: build/ui-venv/.installed $(INSTALLED) $(AXE) ## Airflow's UI in the Chr
 	@.venv/bin/nox --session ui
 
 # What a change of the install, the quickstart or a message may break, and nothing else runs: weekly, and before a release.
-newcomer: $(INSTALLED) ## A newcomer: installs, follows the quickstart and recipes, makes mistakes (OPTIONS="-k token")
-	@echo "== pytest tests/newcomer tests/system/test_howto.py tests/system/test_approved_jobs.py"
-	@$(BIN)/pytest --quiet --capture no tests/newcomer tests/system/test_howto.py \
-		tests/system/test_approved_jobs.py $(OPTIONS)
+newcomer: $(INSTALLED) ## A newcomer: installs, follows the quickstart and recipes, makes mistakes (OPTIONS="-k token": without the recipes)
+	@echo "== pytest tests/newcomer, and beside it $(RECIPES)"
+	@mkdir -p build
+	@$(if $(OPTIONS),true,$(BIN)/pytest --quiet $(RECIPES)) >build/newcomer-recipes.log 2>&1 & recipes=$$!; \
+	trap 'kill $$recipes 2>/dev/null' EXIT; \
+	$(BIN)/pytest --quiet --capture no tests/newcomer $(OPTIONS); code=$$?; \
+	wait $$recipes || code=1; \
+	cat build/newcomer-recipes.log; exit $$code
 
 bench: build/bench-venv/.installed ## CPU, memory and imports against other clients (OPTIONS=--help)
 	@$(<D)/bin/python -m tests.benchmarks $(OPTIONS)
