@@ -390,9 +390,6 @@ class Watcher:
         """
         if self._unread_key is not None:
             await self._read(self._unread_key)
-        previous = await self._store.aget(OWNER)
-        if previous:
-            self._status["polled_at"] = previous[2].get("polled_at")
         await self._claim_or_renew()
         reset = await self._read(RESET)
         stored = await self._read(WATERMARK) or {}

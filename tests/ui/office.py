@@ -22,6 +22,8 @@ CONNECTIONS = ("fsm_leeds", "fsm_york", "fsm_hull")
 UNCERTAIN = 30
 WAITS = 300
 WORK = ("Annual boiler service", "No hot water", "Gas safety check", "Thermocouple", "Power flush")
+OWNERS = {"annual_boiler_service": "Planning desk", "repairs": "Repairs desk"}
+"""Of the DAGs that create jobs and wait for forms."""
 FORM_NAMES = (
     "Gas Safety Record",
     "Job Sign-off",
@@ -84,7 +86,7 @@ def entries_of(service: str, number: int, now: float) -> Iterator[Any]:
         property_id = str(chance.randrange(1_000, 4_000))
         order = f"PO-{48_000 + 1_000 * number + index}"
         run_id = f"scheduled__{at:%Y-%m-%d}T06:00:00+00:00"
-        dag_id = ("annual_boiler_service", "repairs")[index % 2]
+        dag_id = list(OWNERS)[index % 2]
         made = new_entry(
             Task(dag_id, run_id, "create_jobs", index % 40),
             service,
@@ -200,6 +202,10 @@ def add_assets(now: float) -> None:
     with create_session() as session:
         session.add(DagBundleModel(name="office"))
         session.flush()
+        for dag_id, owner in OWNERS.items():
+            file = f"{dag_id}.py"
+            dag = DagModel(dag_id=dag_id, bundle_name="office", fileloc=file, owners=owner)
+            session.add(dag)
         for name, dag_id, conn_id in zip(names, dags, CONNECTIONS, strict=True):
             asset = AssetModel(name=name, uri=f"fsm://{conn_id}/forms/{name}", group="asset")
             session.add(asset)

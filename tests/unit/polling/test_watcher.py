@@ -246,27 +246,6 @@ async def test_an_asset_is_well_as_soon_as_polls_succeed(service, triggerers):
 
 @ONE_KIND
 @hurried(60.0)
-async def test_the_last_complete_poll_is_known_after_a_restart(service, triggerers):
-    async def status():
-        _, _, status = await triggerers.store().aget(OWNER)
-        return status
-
-    async with triggerers.watching():
-        async with asyncio.timeout(2000):
-            while "polled_at" not in await status():
-                await asyncio.sleep(1)
-    polled_at = (await status())["polled_at"]
-    service.fail("GET", "/forms", faults.Status(503), every=True)
-
-    async with triggerers.watching(polls=0), asyncio.timeout(2000):
-        while "error" not in await status():
-            await asyncio.sleep(1)
-
-        assert (await status())["polled_at"] >= polled_at
-
-
-@ONE_KIND
-@hurried(60.0)
 async def test_a_failure_before_the_first_poll_does_not_name_a_time(service, triggerers, caplog):
     service.fail("GET", "/forms", faults.Status(429), every=True)
 
