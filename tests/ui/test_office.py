@@ -149,7 +149,9 @@ def test_what_is_wrong_is_on_top_with_its_connection_and_its_reason(
     page = show("vera")
     uncertain, ending, waits, forms, failing = figures(page)
     assert (uncertain, waits, failing) == (f"{UNCERTAIN}", f"{WAITS}", "1")
-    assert 10 < int(ending) < 20
+    # Of those that poll on a worker, it is not known.
+    assert 10 < int(ending.removesuffix(" or more")) < 20
+    assert ending.endswith(" or more")
     assert int(forms) > 0
     picture(page, "page-light")
     rows = page.locator("#uncertain ~ table").first.locator("tbody tr")
