@@ -235,10 +235,11 @@ class SqlLedgers:
 
     def __init__(self, engine: Engine, services: Iterable[str] | None) -> None:
         self._engine = engine
-        ids = sa.select(SERVICES.c.id)
+        self._ids = sa.select(SERVICES.c.id)
         if services is not None:
-            ids = ids.where(SERVICES.c.name_digest.in_(list(map(digest_for, services))))
-        self._is_ours: ColumnElement[bool] = LEDGER.c.service_id.in_(ids)
+            digests = list(map(digest_for, services))
+            self._ids = self._ids.where(SERVICES.c.name_digest.in_(digests))
+        self._is_ours: ColumnElement[bool] = LEDGER.c.service_id.in_(self._ids)
 
     def entries(
         self,
@@ -251,11 +252,15 @@ class SqlLedgers:
         if text is not None:
             is_number = text.isdecimal() and len(text) <= MAX_BIGINT_DIGITS
             job_id = int(text) if is_number else text
-            # An index for each, which SQLite would not find for the service and any of them.
+            # An index serves each: in SQLite not for a service and any of them, in PostgreSQL not
+            # for a subquery.
+            with self._engine.connect() as connection:
+                ids = connection.execute(self._ids).scalars().all()
+            is_ours = LEDGER.c.service_id.in_(ids)
             condition = (
-                self._is_ours & (LEDGER.c.id == id_for(text))
-                | self._is_ours & (LEDGER.c.reference_digest == digest_for(text))
-                | self._is_ours & (LEDGER.c.job_digest == digest_for(job_id))
+                is_ours & (LEDGER.c.id == id_for(text))
+                | is_ours & (LEDGER.c.reference_digest == digest_for(text))
+                | is_ours & (LEDGER.c.job_digest == digest_for(job_id))
             )
         # A service may have been renamed since.
         query = (

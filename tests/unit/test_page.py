@@ -1034,8 +1034,8 @@ def test_a_wait_shows_job_property_what_is_missing_and_until_when(store, waits, 
     jo = browser("jo")
     shown = jo.get()
 
-    assert "1 sensors that give up within a day" in words(shown)
-    assert "2 sensors that wait for forms" in words(shown)
+    assert "1 waits for forms that end within a day" in words(shown)
+    assert "2 waits for forms in all" in words(shown)
     section = waits_in(shown)
     for text in (
         "29711 438 Warning Notice, Job Sign-off Gas Safety Record",
@@ -1060,7 +1060,9 @@ def test_forms_since_is_the_bound_and_not_when_the_wait_began(store, waits, brow
     shown = browser("jo").get()
     section = waits_in(shown)
 
-    assert "2 or more sensors that give up within a day, as this is not known of 1" in words(shown)
+    assert "2 waits for forms that end within a day; the end of another 1 is not known" in words(
+        shown
+    )
     of_bound, _, others = section.partition(" 2 438 ")
     of_older, _, on_worker = others.partition(" 3 - ")
     assert "1 Jan 2026, 00:00 UTC" in of_bound
@@ -1080,15 +1082,15 @@ def test_waits_are_found_by_property_and_connection_and_counted_by_name(store, w
     waits.add_row("dag", "deferred", "OtherSensor", {"missing": "x"})
     jo = browser("jo")
 
-    assert "4 sensors that wait for forms" in words(jo.get())
-    assert "3 sensors that wait for forms" in words(jo.get("?property=7"))
-    assert "3 sensors that wait for forms" in words(jo.get("?conn_id=fsm_default"))
-    assert "2 sensors that wait for forms" in words(jo.get("?conn_id=fsm_default&property=7"))
-    assert "3 sensors that wait for forms, for property 7" in words(jo.get("?property=007"))
+    assert "4 waits for forms in all" in words(jo.get())
+    assert "3 waits for forms in all" in words(jo.get("?property=7"))
+    assert "3 waits for forms in all" in words(jo.get("?conn_id=fsm_default"))
+    assert "2 waits for forms in all" in words(jo.get("?conn_id=fsm_default&property=7"))
+    assert "3 waits for forms in all, for property 7" in words(jo.get("?property=007"))
     assert "No sensor waits for property 8." in words(jo.get("?property=8"))
     assert "No sensor waits for property %." in words(jo.get("?property=%25"))
     assert "Gas 2 Oil 2" in words(jo.get("?names=true"))
-    assert "No triggerer is running: what is deferred waits in vain." in words(jo.get())
+    assert "No triggerer is running, so nothing polls for what is deferred" in words(jo.get())
     with triggerer_running():
         assert "No triggerer is running" not in jo.get().text
     on_a_worker = waits_in(jo.get("?property=7"))
@@ -1107,7 +1109,7 @@ def test_a_sensor_that_another_version_has_deferred_is_listed_with_what_is_known
 
     shown = browser("jo").get()
 
-    assert "3 sensors that wait for forms" in words(shown)
+    assert "3 waits for forms in all" in words(shown)
     assert "29711 - waits for Gas not known" in waits_in(shown)
     assert "<b>" not in shown.text
 
@@ -1132,8 +1134,8 @@ def test_waits_of_a_dag_that_a_user_may_not_see_are_neither_shown_nor_counted(
 
     for query in ("", "?names=true", "?property=438", "?conn_id=fsm_default"):
         shown = words(vera.get(query))
-        assert "1 sensors that wait for forms" in shown
-        assert "1 sensors that give up within a day" in shown
+        assert "1 waits for forms in all" in shown
+        assert "1 waits for forms that end within a day" in shown
         assert "Gas" in shown
         assert "idden" not in shown
 
