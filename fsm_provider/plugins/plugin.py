@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from airflow.providers.common.compat.sdk import AirflowPlugin
 
-from fsm_provider.api.validation import JsonObject
 from fsm_provider.plugins import page, webhooks
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
+
+    from fsm_provider.api.validation import JsonObject
 
 
 async def serve_webhooks(scope: Scope, receive: Receive, send: Send) -> None:
