@@ -957,12 +957,13 @@ class Waits:
         from airflow.models.renderedtifields import RenderedTaskInstanceFields
         from airflow.utils.session import create_session
 
+        takes_uuid = getattr(TaskInstance.__table__.c.id.type, "as_uuid", False)  # since 3.2
         self.number += 1
         run_id = f"wait-{self.number}"
         task = {"dag_id": dag_id, "run_id": run_id, "task_id": "wait", "map_index": -1}
         values = {
             **task,
-            "id": TaskInstance.__table__.c.id.type.python_type(str(uuid4())),
+            "id": uuid4() if takes_uuid else str(uuid4()),
             "max_tries": 0,
             "pool": "default_pool",
             "pool_slots": 1,
