@@ -1073,6 +1073,41 @@ def test_forms_since_is_the_bound_and_not_when_the_wait_began(store, waits, brow
 
 
 @in_a_database
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ({"property": 7}, "- 7 waits for Gas"),
+        ({"property": "7", "job": "21"}, "21 7 waits for Gas"),
+        ({"property": {"id": 7}}, "- 7 waits for Gas"),
+        ({"job": {"id": 21, "propertyID": 7}}, "21 7 waits for Gas"),
+        ({"job_id": 21, "property_id": "7"}, "21 7 waits for Gas"),
+    ],
+)
+def test_a_wait_on_a_worker_is_found_however_its_property_was_given(
+    store, waits, browser, arguments, shown
+):
+    rendered = {"fsm_conn_id": "fsm_default", "form_names": ["Gas"], **arguments}
+    waits.add_row("dag", "up_for_reschedule", "FsmFormSensor", rendered=rendered)
+
+    page = browser("jo").get("?property=7")
+
+    assert "1 waits for forms in all, for property 7" in words(page)
+    assert shown in waits_in(page)
+
+
+@in_a_database
+def test_a_connection_of_the_environment_that_is_no_json_is_shown_as_broken(
+    store, browser, monkeypatch
+):
+    monkeypatch.setenv("AIRFLOW_CONN_QUOTED", "{'conn_type': 'fsm', 'host': 'https://a.example'}")
+
+    shown = words(browser("jo").get())
+
+    assert "Connection quoted cannot be used" in shown
+    assert "1 or more jobs or other writes to look up" in shown
+
+
+@in_a_database
 def test_waits_are_found_by_property_and_connection_and_counted_by_name(store, waits, browser):
     waits.add(missing=["Gas", "Oil"], property_id="7")
     waits.add(missing=["Gas"], property_id="77")

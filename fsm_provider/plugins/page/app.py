@@ -37,7 +37,7 @@ from fsm_provider.plugins.page.reading import (
     read_connections,
     read_ledgers,
 )
-from fsm_provider.plugins.page.waits import read_waits
+from fsm_provider.plugins.page.waits import read_waits, rendered_id
 from fsm_provider.plugins.webhooks.events import count_deliveries
 from fsm_provider.polling import admin as asset_admin
 from fsm_provider.polling.polls import time_of
@@ -185,6 +185,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         property_page=property_page,
         job_page=job_page_url,
         waiting_in=waiting_in,
+        rendered_id=rendered_id,
         may_begin=lambda asset: may_begin(user, asset),
     )
     status = 404 if is_unknown else 200

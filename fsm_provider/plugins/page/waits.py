@@ -6,7 +6,7 @@ arguments, as it has rendered them.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -22,6 +22,11 @@ from fsm_provider.polling.waiting import KEY, text_of_field, waiting_in
 from fsm_provider.triggers.forms import TIMEOUT_GRACE
 
 SENSORS = ("FsmFormSensor", "FsmRecordSensor")
+ARGUMENTS = {
+    "fsm_conn_id": ['"fsm_conn_id"'],
+    "property_id": ['"property_id"', '"property"', '"property": {"id"', '"propertyID"'],
+}
+"""Where the arguments of a sensor, as text, have what is searched for; it may be in a record."""
 STATES_WITH_DESCRIPTION = ("deferred", "scheduled", "queued", "running")
 STATES_WITHOUT_DESCRIPTION = ("running", "up_for_reschedule", "up_for_retry", "deferred")
 _STORED = cast(TaskInstance.next_kwargs, Text)
@@ -107,10 +112,24 @@ def read_waits(user: Any, view: View) -> WaitSection:
     return WaitSection(shown, number, end_soon, number - end_known, has_triggerer, missing)
 
 
+def rendered_id(fields: Any, name: str) -> Any:
+    """Return the id of a job or property in a sensor's arguments; it may be given as a record."""
+    if not isinstance(fields, Mapping):
+        return None
+    for value in (fields.get(f"{name}_id"), fields.get(name)):
+        identifier = value.get("id") if isinstance(value, Mapping) else value
+        if isinstance(identifier, int | str):
+            return identifier
+    job = fields.get("job")
+    return job.get(f"{name}ID") if isinstance(job, Mapping) else None
+
+
 def _has(name: str, value: str) -> Any:
     """Return whether a sensor waits for this connection or property; an empty value matches."""
     if not value:
         return true()
-    texts = [f'"{name}": "{value}"', f'"{name}": {value},', f'"{name}": {value}}}']
+    texts = []
+    for argument in ARGUMENTS[name]:
+        texts += [f'{argument}: "{value}"', f"{argument}: {value},", f"{argument}: {value}}}"]
     is_rendered = [_RENDERED.contains(text, autoescape=True) for text in texts]
     return or_(_STORED.contains(text_of_field(name, value), autoescape=True), *is_rendered)
