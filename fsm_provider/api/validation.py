@@ -51,8 +51,6 @@ _INVISIBLE = (
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
 )
 """Control characters other than blanks, and what Unicode calls default ignorable."""
-MAX_KEY = 2_000
-"""Characters: people settle a write by the key that a database shows."""
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 OWN_HEADERS = frozenset(
     {"authorization", "connection", "content-length", "host", "transfer-encoding"}
@@ -208,14 +206,12 @@ def visible_text(text: str) -> str:
 def parse_key(name: str, value: Any) -> str:
     """Return a key as it was typed, without the blanks around it.
 
-    :raises FsmInputError: if nothing of it can be seen, it is too long, or the template of a part
-        of it has found nothing.
+    :raises FsmInputError: if nothing of it can be seen, or if the template of a part of it has
+        found nothing.
     """
     key = str(parse_text(name, value))
     if not visible_text(key):
         raise FsmInputError(f"{name}: is empty")
-    if len(key) > MAX_KEY:
-        raise FsmInputError(f"{name}: has {len(key)} characters, and may have {MAX_KEY}")
     check_found(name, key, as_word=True)
     return key
 

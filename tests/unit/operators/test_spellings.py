@@ -255,13 +255,6 @@ def test_keys_that_look_the_same_are_one_key(service, store, write, key):
     assert [row["key"] for row in store.rows.values()] == ["Prüfung-7"]
 
 
-@pytest.mark.parametrize("write", [write_job, write_request])
-def test_a_key_that_no_database_would_show_whole_is_refused(service, write):
-    write(key="k" * 2_000)
-    with pytest.raises(FsmInputError, match="key: has 2001 characters, and may have 2000"):
-        write(key="k" * 2_001)
-
-
 def test_a_row_keeps_the_key_as_it_was_typed(store):
     write_job(key=" Pru\u0308fung\u20137 ").execute(context_for(store))
 
