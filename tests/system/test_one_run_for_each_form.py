@@ -4,6 +4,7 @@ It has an Airflow of its own, so that it runs on any version from 3.0 on.
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +47,9 @@ def airflow(service: FakeFieldService, tmp_path: Path) -> Iterator[LocalAirflow]
 
 
 def run_id_of(form: dict[str, Any]) -> str:
-    # A reference has the time in microseconds.
-    updated = form["lastUpdatedOnDateTime"].replace("Z", "000Z")
-    return f"form-{form['id']}-{updated}"
+    # A reference has the time in microseconds, or without them, at the begin of a second.
+    updated = datetime.fromisoformat(form["lastUpdatedOnDateTime"]).isoformat()
+    return f"form-{form['id']}-{updated.replace('+00:00', 'Z')}"
 
 
 def add_forms(service: FakeFieldService, count: int) -> set[str]:
