@@ -58,8 +58,13 @@ def read(file: Path) -> tuple[str, str, str, dict[str, Any]]:
 
 
 def merge(known: dict[str, Any], files: Iterable[Path]) -> dict[str, Any]:
-    """Put new results in the place of old ones; what versions.toml names no more goes."""
+    """Put new results in the place of old ones; what versions.toml names no more goes.
+
+    A suite that no table shows, such as ``upgrade``, is left out.
+    """
     for airflow, python, suite, result in map(read, files):
+        if suite not in SUITES:
+            continue
         known.setdefault(airflow, {}).setdefault(python, {})[suite] = result
     merged: dict[str, Any] = {}
     for airflow, version in VERSIONS.items():
