@@ -212,7 +212,7 @@ class Ledger(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class EntryFilter:
-    """Which entries a person asks for, or may see. What is empty does not matter.
+    """Which entries a person asks for, or may see. What is left out does not matter.
 
     :param sent_by: texts, of which a field of the task that sent them is one, by the field's name.
     :param part: the key, a part of it or of the reference, in any case; or the id of the result.

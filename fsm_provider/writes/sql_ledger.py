@@ -443,7 +443,7 @@ def _id_of(connection: Connection, service: str, fsm_conn_id: str) -> Any:
         return service_id
     known = _services(connection)
     names = {name for name, conn_id in known if conn_id == fsm_conn_id}
-    if not names:  # by which names it is known, another connection may know
+    if not names:  # a new connection may lead to what another has led to
         names = {name for name, _ in known if _host_of(name) == _host_of(service)}
     if names:
         raise FsmInputError(

@@ -47,7 +47,7 @@ class WaitSection(NamedTuple):
 
     :ivar shown: rows of the page that is asked for; those that end first come first.
     :ivar number: of all, of which so many ``end_soon``: within a day.
-    :ivar end_unknown: how many of all may end at any time: they poll on a worker.
+    :ivar end_unknown: how many of all may end at any time: they do not wait in a triggerer.
     :ivar has_triggerer: whether one is running, without which no deferred sensor goes on.
     :ivar missing: how many waits lack a form, by its name; empty unless it is asked for.
     """
