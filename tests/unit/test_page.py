@@ -1142,10 +1142,12 @@ def test_a_sensor_that_another_version_has_deferred_is_listed_with_what_is_known
     waits.add_row("dag", "deferred", "FsmFormSensor", {}, datetime.now(UTC), fields)
     waits.add_row("dag", "deferred", "FsmFormSensor", {"waiting": '{"format": 2}'})
     waits.add_row("dag", "deferred", "FsmFormSensor", {"waiting": {"job": MARKUP}}, None, ["x"])
+    waits.add_row("dag", "up_for_retry", "FsmFormSensor")
 
     shown = browser("jo").get()
 
-    assert "3 waits for forms in all" in words(shown)
+    assert "4 waits for forms in all" in words(shown)
+    assert "polls on a worker" not in words(shown)
     assert "29711 - waits for Gas not known" in waits_in(shown)
     assert "<b>" not in shown.text
 
