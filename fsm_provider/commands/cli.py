@@ -21,7 +21,7 @@ COMMANDS = {
         "check connection, clock, ledger, triggerer and receiver",
     ),
     "fake": ("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
-    "ledger": ("fsm_provider.commands.ledger", "show what was sent once, and settle it"),
+    "ledger": ("fsm_provider.commands.ledger", "show the writes that were sent, and settle them"),
     "probe": ("fsm_provider.commands.probe", "find the settings that a service needs"),
     "watermark": (
         "fsm_provider.commands.watermark",
@@ -30,7 +30,7 @@ COMMANDS = {
 }
 """The module and a line of help of each command; ``main(arguments, prog)`` returns the exit code.
 
-A module is imported when its command runs: this is the only place that names modules by strings.
+A module is imported when its command runs.
 """
 HELP = "Commands of the field-service management provider"
 DESCRIPTION = "\n".join(

@@ -108,14 +108,14 @@ def _check_assets(fsm_conn_id: str) -> str:
 
 
 def _check_receiver(_: str) -> str:
-    """Check that deliveries on each route can be told from others, and are wanted."""
+    """Check that deliveries on each route can be verified, and that a DAG uses its asset."""
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
     from fsm_provider.plugins.webhooks.config import read_routes
     from fsm_provider.plugins.webhooks.settings import SETTINGS_VARIABLE, ReceiverSettings
-    from fsm_provider.state.variables import read_variable_in_server
+    from fsm_provider.state.variables import read_stored_variable
 
-    text = read_variable_in_server(SETTINGS_VARIABLE)
+    text = read_stored_variable(SETTINGS_VARIABLE)
     if text is None:
         return f"not used: there is no Variable {SETTINGS_VARIABLE}"
     if not AIRFLOW_V_3_0_PLUS:

@@ -1,4 +1,4 @@
-"""``python -m fsm_provider ledger``: what was sent once, and what a person has found out of it."""
+"""``python -m fsm_provider ledger``: writes that were sent, and what people found out of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from getpass import getuser
@@ -28,6 +28,7 @@ from fsm_provider.writes.advice import TASK_OPTIONS
 if TYPE_CHECKING:
     from fsm_provider.writes.admin import Selection
     from fsm_provider.writes.ledger import LedgerEntry
+    from fsm_provider.writes.sql_ledger import SqlLedgers
 
 DESCRIPTION = """\
 Look at the ledger of a connection, and settle what is uncertain in it. The ledger is in the SQL
@@ -64,7 +65,7 @@ def _list(options: argparse.Namespace) -> int:
         from fsm_provider.writes import admin
     conn_ids = all_conn_ids() if options.all else [options.conn_id]
     found = []
-    failed = 0
+    exit_code = 0
     for conn_id in conn_ids:
         try:
             with quiet_airflow(), admin.open_ledgers(conn_id) as ledgers:
@@ -73,7 +74,7 @@ def _list(options: argparse.Namespace) -> int:
             text = text_of(error)
             if text is None or not options.all:
                 raise
-            failed = fail(2, f"{conn_id}: {text}")
+            exit_code = fail(2, f"{conn_id}: {text}")
             continue
         found += [(conn_id, entry) for _, entry in selected]
     if options.json:
@@ -83,56 +84,77 @@ def _list(options: argparse.Namespace) -> int:
         first_column = 0 if options.all else 1
         rows = [(conn_id, *_cells_for(entry))[first_column:] for conn_id, entry in found]
         print_table(HEAD[first_column:], rows)
-    if failed or found:
-        return failed
+    if exit_code or found:
+        return exit_code
     uncertain = " uncertain" if options.uncertain else ""
     return fail(1, NOTHING_FOUND.format(uncertain, " or ".join(conn_ids)))
 
 
-def _settle_or_forget(options: argparse.Namespace) -> int:
+def _settle(options: argparse.Namespace) -> int:
+    with quiet_airflow():
+        from fsm_provider.writes import admin
+
+        # If it is neither --not-created nor an id, it is --done.
+        settlement = admin.Settlement(not options.not_created, options.job_id)
+        with admin.open_ledgers(options.conn_id) as ledgers:
+            entry = admin.find_only(ledgers, _selection_from(options))
+            admin.settle(ledgers, entry, settlement, options.by, options.why)
+    print(printable(f"'{options.key}' is settled: {settlement}"))
+    return 0
+
+
+def _forget(options: argparse.Namespace) -> int:
     with quiet_airflow():
         from fsm_provider.writes import admin
 
         with admin.open_ledgers(options.conn_id) as ledgers:
             entry = admin.find_only(ledgers, _selection_from(options))
-            if options.command == "settle":
-                settlement = admin.Settlement(not options.not_created, options.job_id)
-                admin.settle(ledgers, entry, settlement, options.by, options.why)
-                text = f"settled: {settlement}"
-            else:
-                admin.forget(entry, options.by, options.why)
-                text = "forgotten: it may be sent again"
-    print(printable(f"'{options.key}' is {text}"))
+            admin.forget(entry, options.by, options.why)
+    print(printable(f"'{options.key}' is forgotten: it may be sent again"))
     return 0
 
 
-def _show_services(options: argparse.Namespace) -> int:
-    """Add or rename a service, if that is the command, and show all."""
-    with quiet_airflow():
-        from fsm_provider.writes import admin
-        from fsm_provider.writes.sql_ledger import SqlLedgers
+def _add_service(options: argparse.Namespace) -> int:
+    with _open_services(options) as ledgers:
+        is_new = ledgers.add_service(options.new)
+    if not is_new:
+        text = "is a service of this ledger, maybe renamed: nothing was added"
+        print(f"'{options.new}' {text}", file=sys.stderr)
+    return _show_services(options)
 
-        with admin.open_ledgers(options.conn_id) as ledgers:
-            if not isinstance(ledgers, SqlLedgers):
-                raise FsmRefusedError(NO_SERVICES.format(options.conn_id))
-            if options.command == "add-service":
-                if not ledgers.add_service(options.new):
-                    text = "is a service of this ledger, maybe renamed: nothing was added"
-                    print(f"'{options.new}' {text}", file=sys.stderr)
-            elif options.command == "rename-service":
-                ledgers.rename_service(options.old, options.new)
-            services = ledgers.services()
+
+def _rename_service(options: argparse.Namespace) -> int:
+    with _open_services(options) as ledgers:
+        ledgers.rename_service(options.old, options.new)
+    return _show_services(options)
+
+
+def _show_services(options: argparse.Namespace) -> int:
+    with _open_services(options) as ledgers:
+        services = ledgers.services()
     print_table(HEAD_OF_SERVICES, services)
     return 0
 
 
+@contextmanager
+def _open_services(options: argparse.Namespace) -> Iterator[SqlLedgers]:
+    """Open the ledgers that tell services apart: those in a database."""
+    with quiet_airflow():
+        from fsm_provider.writes import admin, sql_ledger
+
+        with admin.open_ledgers(options.conn_id) as ledgers:
+            if not isinstance(ledgers, sql_ledger.SqlLedgers):
+                raise FsmRefusedError(NO_SERVICES.format(options.conn_id))
+            yield ledgers
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "list": _list,
-    "settle": _settle_or_forget,
-    "forget": _settle_or_forget,
+    "settle": _settle,
+    "forget": _forget,
     "services": _show_services,
-    "add-service": _show_services,
-    "rename-service": _show_services,
+    "add-service": _add_service,
+    "rename-service": _rename_service,
 }
 
 

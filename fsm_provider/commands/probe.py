@@ -23,7 +23,7 @@ from fsm_provider.api.redaction import printable
 from fsm_provider.api.settings import Settings
 from fsm_provider.commands.cli import conn_id_parser
 
-MAX_REQUESTS = 30
+MAX_REQUESTS = 30  # what the command promises; a test counts them
 CURSOR_PARAMS = (
     "cursor",
     "nextCursor",
@@ -91,17 +91,17 @@ class Probe:
                 if finding is not None:
                     yield name, finding
 
-    def first_page(
+    def request_page(
         self, params: Mapping[str, Any], endpoint: Endpoint[Any] = LIST_FORMS
     ) -> Page[Any]:
-        """Request the first page of a listing."""
+        """Request a page of a listing."""
         self.requests += 1
         return next(self._client.pages(endpoint.path, params=params, model=endpoint.response))
 
     def _try(self, params: Mapping[str, Any]) -> Page[Form] | None:
         """Request a page with parameters that may be refused."""
         try:
-            return self.first_page(params)
+            return self.request_page(params)
         except (FsmConnectionError, FsmRateLimitedError):
             raise
         except FsmError:
@@ -138,7 +138,7 @@ class Probe:
         paginator = _paginator_after(first)
         if paginator.finished and self._size_param:
             params = {self._size_param: 1}
-            first = self.first_page(params)
+            first = self.request_page(params)
             paginator = _paginator_after(first)
         if paginator.finished:
             return Finding("the forms have no second page")
@@ -152,7 +152,7 @@ class Probe:
 
     def find_timezone(self) -> Finding:
         """Compare the service's clock, which shows no zone, with this machine's."""
-        page = self.first_page({}, LIST_ASSET_DYNAMIC_FIELDS)  # its serverTime has no zone
+        page = self.request_page({}, LIST_ASSET_DYNAMIC_FIELDS)  # its serverTime has no zone
         shown = getattr(page.meta, "server_time", None)
         if not isinstance(shown, datetime):
             evidence = f"{LIST_ASSET_DYNAMIC_FIELDS.path} has no meta.serverTime"
@@ -169,24 +169,20 @@ class Probe:
         return Finding(evidence, {"server_timezone": zone})
 
     def _find_no_forms(self, first: Page[Form]) -> Finding | None:
-        """Ask for a job's forms of the future; None: the service lists none, as specified."""
+        """Ask for a job's forms of the future; None: the listing was as specified, or unknown."""
         if not first.data:
             return None
         job_id = job_id_from(first.data[0])
         params = {"jobID": job_id, "createdOnDateTime[gte]": IN_THE_FUTURE}
         self.requests += 1
-        response = "empty"
-        page = None
+        evidence = "so it was when a job was asked for forms of the future"
         try:
             page = self._client.request("GET", LIST_FORMS.path, params)
         except FsmNotFoundError:
-            response = "404"
+            return Finding(evidence, {"no_forms_response": "404"})
         except FsmBadRequestError:
             return None
-        if page:
-            return None
-        evidence = "so it was when a job was asked for forms of the future"
-        return Finding(evidence, {"no_forms_response": response})
+        return None if page else Finding(evidence, {"no_forms_response": "empty"})
 
 
 def _distinct(*names: str | None) -> list[str]:
@@ -217,7 +213,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
     connection = read_connection_outside_of_tasks(fsm_conn_id)
     settings = settings_from(connection)
     probe = Probe(settings)
-    first = probe.first_page({})
+    first = probe.request_page({})
     asking = f"Asking {settings.base_url} at most {MAX_REQUESTS} times, reading only."
     print(f"The connection works. {asking}\n")
     extra = dict(connection.extra_dejson)

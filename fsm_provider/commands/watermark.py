@@ -37,9 +37,9 @@ def _show(options: argparse.Namespace) -> int:
     failures = [asset.unread for asset in assets if asset.unread]
     if not failures:
         return 0
-    is_usable = all(isinstance(failure, FsmNoLedgerError) for failure in failures)
+    only_absent = all(isinstance(failure, FsmNoLedgerError) for failure in failures)
     reasons = {str(text_of(failure)) for failure in failures}
-    return fail(1 if is_usable else 2, "; ".join(sorted(reasons)))
+    return fail(1 if only_absent else 2, "; ".join(sorted(reasons)))
 
 
 def _set(options: argparse.Namespace) -> int:

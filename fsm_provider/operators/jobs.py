@@ -306,7 +306,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
         It fails if ``fail_on`` says so, if another attempt could help, or if a person has to act.
         """
-        from fsm_provider.writes.runner import NOTHING_CAME_OF_IT
+        from fsm_provider.writes.runner import UNAVAILABLE
 
         passing_error = _error_that_may_pass(runner)
         was_killed = runner.stop_reason == STOPPED
@@ -314,9 +314,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
         has_attempts = "ti" in context and context["ti"].try_number <= context["ti"].max_tries
         may_retry = retry_could_help and has_attempts
         # The token was refused, or too many responses were lost: no retry helps.
-        was_stopped_for_good = runner.stop_reason and not isinstance(
-            passing_error, NOTHING_CAME_OF_IT
-        )
+        was_stopped_for_good = runner.stop_reason and not isinstance(passing_error, UNAVAILABLE)
         if not (is_failure or may_retry or was_killed or was_stopped_for_good):
             self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
             return

@@ -17,9 +17,9 @@ TABLE_OPTIONS: dict[str, Any] = {"mysql_charset": "utf8mb4", "mariadb_charset": 
 VERSION = 1
 """The version of the tables below.
 
-A change needs the next one if older versions of this package must not write to the tables then: not
-so for a column that they may leave out. The first such change also brings the code that changes
-tables of the version before.
+Raise it with a change after which older versions of this package must not write; a column that they
+may leave out is none. The first such change also brings the code that changes tables of the version
+before.
 """
 
 SCHEMA = sa.Table(

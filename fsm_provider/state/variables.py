@@ -22,7 +22,7 @@ class VariableUnreadableError(AirflowException):
 def read_variable(key: str) -> str | None:
     """Return a Variable in a task; None if it does not exist."""
     if not AIRFLOW_V_3_0_PLUS:
-        return read_variable_in_server(key)
+        return read_stored_variable(key)
     value: str | None = Variable.get(key, default=None)
     if value is not None:
         return value
@@ -45,11 +45,11 @@ def write_variable(key: str, value: str) -> None:
     """Set a Variable, and read it: some versions of Airflow only log that they could not set it."""
     Variable.set(key, value)
     if read_variable(key) != value:
-        raise VariableUnreadableError(key)
+        raise AirflowException(f"Variable {key} could not be set")
 
 
-def read_variable_in_server(key: str) -> str | None:
-    """Return a Variable in a process with a database: the API server, or any of Airflow 2."""
+def read_stored_variable(key: str) -> str | None:
+    """Return a Variable from Airflow's own database, in a process that may use it."""
     from airflow.models import Variable as StoredVariable
 
     # Query the database first: if it is down, Variable.get would log a traceback.
@@ -61,8 +61,8 @@ def read_variable_in_server(key: str) -> str | None:
     return value
 
 
-def variables_in_server(prefix: str) -> list[str]:
-    """Return the values of Variables by a prefix of their names, if they can be decrypted."""
+def stored_variable_values(prefix: str) -> list[str]:
+    """Return the values of Variables by a prefix of their names, but those that no key decrypts."""
     from airflow.models import Variable as StoredVariable
 
     stored = _select_variables(StoredVariable.key.startswith(prefix, autoescape=True))

@@ -66,16 +66,15 @@ class Selection:
 
 
 @contextmanager
-def open_ledgers(fsm_conn_id: str, newest: int | None = None) -> Iterator[LedgerReader]:
+def open_ledgers(fsm_conn_id: str) -> Iterator[LedgerReader]:
     """Open the ledgers of a connection's service, in a process that has Airflow's database.
 
-    :param newest: read only so many entries of Airflow's own store, which are the newest.
     :raises FsmNoLedgerError: if there is none yet: none is made.
     """
     from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 
     settings = settings_from(read_connection_outside_of_tasks(fsm_conn_id))
-    with open_place(settings.state_conn_id, [settings.service], newest) as ledgers:
+    with open_place(settings.state_conn_id, [settings.service]) as ledgers:
         yield ledgers
 
 
@@ -86,6 +85,7 @@ def open_place(
     """Open the ledgers of services that are in one database; None: in Airflow's own.
 
     :param services: None: of all.
+    :param newest: of Airflow's own, only the runs that have one of so many last rows of its store.
     """
     if state_conn_id is None:
         from fsm_provider.writes.task_ledger import AirflowLedgers
@@ -138,7 +138,7 @@ def find_only(ledgers: LedgerReader, selection: Selection) -> EntryInLedger:
 def find_as_seen(ledgers: LedgerReader, key: str, owner: str) -> EntryInLedger:
     """Return the entry that a person has seen.
 
-    :param owner: of the entry as it was seen: whoever changes an entry gives it another one.
+    :param owner: of the entry as it was seen: a claim, a look-up and a person each set another.
     :raises FsmRefusedError: if it has changed meanwhile.
     """
     for ledger, entry in ledgers.entries(text=key):

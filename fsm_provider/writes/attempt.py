@@ -34,7 +34,7 @@ class WriteAttempt:
     :ivar logged_wait: what the log says that it waits for.
     :ivar resend_allowed: ``if_uncertain`` is ``create``, it was sending or uncertain when the
         attempt began, and no response to this attempt's requests was lost.
-    :ivar was_claimed: this attempt has claimed it: it is the one that sent it last.
+    :ivar was_claimed: this attempt has claimed it; another task may have done so since.
     :ivar is_lost: a response to one of this attempt's requests was lost, whatever came after that.
     :ivar finished: a request of this attempt has ended, and it is not sent again.
     :ivar is_created: the service has told this attempt so, in ``response``, recorded or not.

@@ -45,7 +45,7 @@ class LedgerEntry:
     :param what: method and path.
     :param sent_by: the task that sent it last, or has planned it.
     :param property_id: of a job, for the eye and to find rivals; so is ``reference``.
-    :param owner: identifies the claim; only who made it records what became of it.
+    :param owner: a random id of the last claim, or of what a person or a look-up recorded since.
     :param was_uncertain: when it was claimed, or a late response has come since: if this request is
         refused, an earlier one may have worked.
     :param idempotency_header: by which, with ``idempotency_key``, the service recognises a request.
@@ -158,20 +158,16 @@ def as_read(entry: LedgerEntry) -> LedgerEntry:
     ``sending`` past its lease is uncertain, and so is a state of another version.
     """
     if entry.state == "sending" and entry.lease_until < entry.read_at:
-        return replace(entry, state="uncertain", error="no response was recorded")
+        return without_response(entry)
     if entry.state not in get_args(State):
         error = f"its state is '{entry.state}', which this version does not know"
         return replace(entry, state="uncertain", error=error)
     return entry
 
 
-def as_seen(entry: LedgerEntry, now: int) -> LedgerEntry:
-    """Return an entry that was sent before ``now``; a time ahead of it is of a clock that was fast.
-
-    Its lease keeps its length.
-    """
-    ahead = max(0, entry.sent_at - now)
-    return replace(entry, sent_at=entry.sent_at - ahead, lease_until=entry.lease_until - ahead)
+def without_response(entry: LedgerEntry) -> LedgerEntry:
+    """Return what was being sent, once nothing more can be recorded of it in time."""
+    return replace(entry, state="uncertain", error="no response was recorded")
 
 
 def describe_result(entry: LedgerEntry, web_url: str | None) -> str:
@@ -230,8 +226,9 @@ class EntryFilter:
 
     def includes(self, entry: LedgerEntry) -> bool:
         names = f"{entry.key}\n{entry.reference or ''}".lower()
-        is_its_id = self.part == str(entry.result_id) or id_for(self.part) == entry.id
-        has_part = self.part.lower() in names or is_its_id
+        is_its_id = self.part == str(entry.result_id or "")
+        is_its_key = id_for(self.part) == entry.id
+        has_part = self.part.lower() in names or is_its_id or is_its_key
         is_by_task = all(
             str(getattr(entry.sent_by, name)) in texts for name, texts in self.sent_by.items()
         )
@@ -286,23 +283,23 @@ def claim(
     key_lifetime: float,
     entry: LedgerEntry,
 ) -> LedgerEntry:
-    """Claim an entry as it was read, for ``lease`` seconds; ``proposed`` is what it becomes.
+    """Claim an entry for ``lease`` seconds, if its owner is still the one that was ``seen``.
 
-    If that has the idempotency key of an earlier request, the service recognises it, for
-    ``key_lifetime`` seconds: even the lease of the earlier request need not be awaited. Afterwards
-    it is not claimed with this key. Whether an uncertain entry may be sent again without that, who
-    claims it has decided.
+    It becomes ``proposed``. With the idempotency key of an earlier request, the service recognises
+    the next for ``key_lifetime`` seconds: an uncertain entry is claimed even within its lease, and
+    later not with that key. Without one, the caller has decided that an uncertain entry may be sent
+    again.
     """
     if entry.owner != seen.owner:
         return entry
     if entry.state == "done":
         return entry
-    has_our_key = (
+    has_same_key = (
         entry.idempotency_key is not None and entry.idempotency_key == proposed.idempotency_key
     )
-    if has_our_key and entry.key_age >= key_lifetime:
+    if has_same_key and entry.key_age >= key_lifetime:
         return entry
-    is_recognised = entry.state == "uncertain" and has_our_key
+    is_recognised = entry.state == "uncertain" and has_same_key
     may_be_under_way = entry.state != "free" and entry.lease_until >= entry.read_at
     if may_be_under_way and not is_recognised:
         return entry
@@ -321,7 +318,7 @@ def record_success(claimed: LedgerEntry, result: JsonObject, entry: LedgerEntry)
     """Record a success, however late.
 
     If another claim has replaced this one meanwhile, and nothing came of that, it is recorded all
-    the same. An entry that is done, or that another is sending, keeps a note of it.
+    the same. Any other entry keeps a note of it.
     """
     if entry.state == "done" and entry.result == result:
         return entry
@@ -359,7 +356,8 @@ def record_lost_response(claimed: LedgerEntry, error: str, entry: LedgerEntry) -
 def mark_conflict(after: LedgerEntry, other_key: str, entry: LedgerEntry) -> LedgerEntry:
     """Record that the result of a write is that of another, too: one of them was not made.
 
-    Only a response marks it. A look-up or a person has a new owner: what they say is not recorded.
+    A response marks it, and so does a person who settles a free entry. What else a look-up or a
+    person says is not recorded.
 
     :param after: the entry as a rule would have it, with that result.
     """

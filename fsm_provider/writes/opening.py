@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-FIRST = "fsm_ledger"
+FIRST_ATTEMPT = "fsm_ledger"
 """Key of the task state store: the service of the first attempt, and the id of its ledger."""
 IN_AIRFLOW = "Airflow"
 """The id of the ledger that is in the task state store."""
@@ -64,7 +64,7 @@ def open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) ->
     service = hook.settings.service
     state_conn_id = hook.settings.state_conn_id
     store: Any = context.get("task_state_store")
-    first: dict[str, str] | None = None if store is None else store.get(FIRST)
+    first: dict[str, str] | None = None if store is None else store.get(FIRST_ATTEMPT)
     if state_conn_id is None:
         is_cleared = conf.getboolean("state_store", "clear_on_success", fallback=False)
         if by_key or store is None or is_cleared:
@@ -72,25 +72,25 @@ def open_ledger(context: Context, hook: FsmHook, task: Task, *, by_key: bool) ->
         _refuse_another_ledger(first, IN_AIRFLOW)
         if first is None:
             first = {"service": service, "id": IN_AIRFLOW}
-            store.set(FIRST, first, retention=NEVER_EXPIRE)
+            store.set(FIRST_ATTEMPT, first, retention=NEVER_EXPIRE)
         elif first["service"] != service:
             raise _service_changed(first["service"], service, SERVICE_CHANGED)
         yield TaskLedger(store, task)
         return
     from fsm_provider.state.database import open_database
-    from fsm_provider.writes.sql_ledger import SqlLedger, register, scope_of
+    from fsm_provider.writes.sql_ledger import SqlLedger, register_task, scope_of
 
     engine = open_database(state_conn_id)
     try:
-        registered = register(engine, task, service, hook.fsm_conn_id)
-        _refuse_another_ledger(first, registered["id"])
-        before = registered["service"]  # of the first attempt, by the name that it has now
+        recorded = register_task(engine, task, service, hook.fsm_conn_id)
+        _refuse_another_ledger(first, recorded["id"])
+        before = recorded["service"]  # of the first attempt, by the name that it has now
         if before != service:
             next_step = for_changed_service(hook.fsm_conn_id, before, service)
             raise _service_changed(before, service, next_step)
         if store is not None and first is None:
-            store.set(FIRST, registered, retention=NEVER_EXPIRE)
-        service_id = registered["service_id"]
+            store.set(FIRST_ATTEMPT, recorded, retention=NEVER_EXPIRE)
+        service_id = recorded["service_id"]
         yield SqlLedger(engine, scope_of(task, service_id, by_key=by_key), service_id)
     finally:
         engine.dispose()

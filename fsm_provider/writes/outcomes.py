@@ -118,7 +118,7 @@ def job_outcome(
         job_id = cast(int, entry.result_id)
         link = entry.job_page(web_url) if web_url else None
     is_own = write.was_claimed and entry.sent_by == write.intended.sent_by
-    is_of_another = entry.sent_at > 0 and not is_own
+    was_sent_before = entry.sent_at > 0 and not is_own
     return JobOutcome(
         index=index,
         key=entry.key,
@@ -127,7 +127,7 @@ def job_outcome(
         outcome=outcome,
         jobID=job_id,
         link=link,
-        by=asdict(entry.sent_by) if is_of_another else None,
+        by=asdict(entry.sent_by) if was_sent_before else None,
         error=str(error) if error else None,
     )
 

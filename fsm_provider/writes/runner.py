@@ -37,8 +37,8 @@ LOOK_INTERVAL = 0.5  # seconds, at most, between two looks at what others are se
 GATHER_SECONDS = 0.002  # after a request ends, so that those that end with it share its transaction
 MAX_LOST_IN_A_ROW = 20  # lost responses, after which the service counts as down
 SECONDS_PER_HOUR = 3600
-NOTHING_CAME_OF_IT = errors.FsmConnectionError | errors.FsmRateLimitedError
-"""Errors after which the same request may be sent again."""
+UNAVAILABLE = errors.FsmConnectionError | errors.FsmRateLimitedError
+"""The service was not reached, or limits the rate: nothing was written, and it may be later."""
 
 
 class Sender(Protocol):
@@ -210,7 +210,7 @@ class Runner:
         if write.entry.lease_left > 0:
             self._block(write, "its last request may still be on its way")
             return
-        is_absent = self._is_absent(write)
+        is_absent = self._look_up(write)
         if is_absent and write.resend_allowed:
             self._ready.append(write)
         else:
@@ -247,11 +247,11 @@ class Runner:
             write.entry = entries.get(write.entry.id, write.intended)
             self._route(write)
 
-    def _is_absent(self, write: WriteAttempt) -> bool:
-        """Look in the service for what is uncertain; return whether it is not there.
+    def _look_up(self, write: WriteAttempt) -> bool:
+        """Look an uncertain write up in the service, and record what is found.
 
-        If nobody can look, it counts as not there. It may be there if the look-up fails, or finds
-        what may be another's. What is found is recorded.
+        Return whether it is not there: also if nobody can look; not if the look-up fails, or finds
+        what may be another's.
         """
         entry = write.entry
         if write.find is None:
@@ -426,8 +426,11 @@ class Runner:
         seconds = next_start - time.monotonic()
         if not 0 < seconds < LOOK_INTERVAL:
             seconds = LOOK_INTERVAL
-        wait(self._in_flight, seconds, FIRST_COMPLETED)
-        time.sleep(GATHER_SECONDS if self._in_flight else seconds)
+        if self._in_flight:
+            wait(self._in_flight, seconds, FIRST_COMPLETED)
+            time.sleep(GATHER_SECONDS)
+        else:
+            time.sleep(seconds)
         self._take_ended()
 
     # What a request has come to.
@@ -470,7 +473,7 @@ class Runner:
             if has_key:
                 write.finished = not self._pause_for_retry(write, error)
             return partial(rules.record_lost_response, claimed, storable_text(error))
-        if isinstance(error, NOTHING_CAME_OF_IT):
+        if isinstance(error, UNAVAILABLE):
             write.finished = not self._pause_for_retry(write, error)
             if write.finished:
                 self.stop(f"every further request would fail with: {error}")

@@ -252,8 +252,8 @@ class SqlLedgers:
         if text is not None:
             is_number = text.isdecimal() and len(text) <= MAX_BIGINT_DIGITS
             job_id = int(text) if is_number else text
-            # An index serves each: in SQLite not for a service and any of them, in PostgreSQL not
-            # for a subquery.
+            # The services' ids are in each alternative, so that an index serves it: SQLite needs
+            # that. PostgreSQL needs them as a list, not as a subquery.
             with self._engine.connect() as connection:
                 ids = connection.execute(self._ids).scalars().all()
             is_ours = LEDGER.c.service_id.in_(ids)
@@ -303,7 +303,7 @@ class SqlLedgers:
         return in_transaction(self._engine, _services)
 
     def add_service(self, name: str) -> bool:
-        """Say that a service is none of those that are known; return False if it is one of them."""
+        """Add a service; return False if the ledger has it already."""
         try:
             in_transaction(self._engine, partial(_add_service, name))
         except IntegrityError:
@@ -396,7 +396,7 @@ def entry_from(row: Mapping[Any, Any]) -> LedgerEntry:
 # The services of a database, and what its tasks keep to.
 
 
-def register(engine: Engine, task: Task, service: str, fsm_conn_id: str) -> dict[str, str]:
+def register_task(engine: Engine, task: Task, service: str, fsm_conn_id: str) -> dict[str, str]:
     """Return what the first attempt of a task has written to, and where it was recorded.
 
     :param service: to which this attempt would write.
@@ -416,7 +416,7 @@ def register(engine: Engine, task: Task, service: str, fsm_conn_id: str) -> dict
         if row is None:
             new = TASKS.insert().values(
                 task_digest=task_digest(task),
-                service_id=_id_of(connection, service, fsm_conn_id),
+                service_id=_find_or_add_service(connection, service, fsm_conn_id),
                 fsm_conn_id=_escaped(fsm_conn_id),
                 ledger_id=uuid4().hex,
             )
@@ -431,12 +431,13 @@ def register(engine: Engine, task: Task, service: str, fsm_conn_id: str) -> dict
         return in_transaction(engine, read_or_insert)
 
 
-def _id_of(connection: Connection, service: str, fsm_conn_id: str) -> Any:
+def _find_or_add_service(connection: Connection, service: str, fsm_conn_id: str) -> Any:
     """Return the id of a service, which is added unless it may be another one, renamed."""
     query = sa.select(SERVICES.c.id).where(SERVICES.c.name_digest == digest_for(service))
     service_id = connection.execute(query).scalar()
     if service_id is None:
-        # Of processes that find none, one adds its own, and the others see it once they go on.
+        # This row is the lock: of processes that find no service, one adds it, and the others then
+        # see it.
         connection.execute(sa.select(SCHEMA.c.version).with_for_update())
         service_id = connection.execute(query).scalar()
     if service_id is not None:

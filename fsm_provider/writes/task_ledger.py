@@ -31,9 +31,9 @@ from fsm_provider.writes.ledger import (
     LedgerEntry,
     Tally,
     as_read,
-    as_seen,
     id_for,
     mark_conflict,
+    without_response,
 )
 
 try:
@@ -85,9 +85,10 @@ class TaskLedger:
                 break
             self._pages[number] = {}
             for entry_id, stored in _entries_in(page, task).items():
-                entry = as_seen(as_read(entry_from(entry_id, stored, task)), now)
-                if entry.state == "sending":
-                    entry = replace(entry, state="uncertain", error="no response was recorded")
+                entry = as_read(entry_from(entry_id, stored, task))
+                if entry.state == "sending":  # by an earlier attempt, which has ended
+                    entry = without_response(entry)
+                entry = _moved_before(entry, now)
                 self._page_of[entry_id] = number
                 self._pages[number][entry_id] = _as_stored(entry)
                 self._remember(entry)
@@ -154,6 +155,15 @@ class TaskLedger:
         self._entries[entry.id] = entry
         if entry.kind == "job" and entry.state == "done":
             self._holder_of_job[entry.result_id] = entry.id
+
+
+def _moved_before(entry: LedgerEntry, now: int) -> LedgerEntry:
+    """Return an entry that was sent before ``now``; a time ahead of it is of a clock that was fast.
+
+    Its lease keeps its length.
+    """
+    ahead = max(0, entry.sent_at - now)
+    return replace(entry, sent_at=entry.sent_at - ahead, lease_until=entry.lease_until - ahead)
 
 
 def _as_stored(entry: LedgerEntry) -> JsonObject:
@@ -257,12 +267,14 @@ def _may_hold(pages: Iterable[_StoredPage], words: Collection[str]) -> bool:
 
 
 class AirflowLedgers:
-    """The ledgers of services in Airflow's own database, or in so many of its ``newest`` entries.
-
-    If ``services`` is None, they are those of all services.
+    """The ledgers of services in Airflow's own database.
 
     All pages are read at once, as text; those of a task are parsed where they may hold what is
     asked for.
+
+    :param services: None: of all.
+    :param newest: read only the runs that have one of so many last rows of Airflow's task state
+        store, of whatever key; None: all.
     """
 
     def __init__(self, services: Iterable[str] | None, newest: int | None) -> None:
@@ -333,7 +345,10 @@ class AirflowLedgers:
         return selected if latest is None else selected[-latest:]
 
     def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
-        """Count as ``SqlLedgers`` does, but by the day on which a page was stored."""
+        """Count by the day on which a page was stored; a search, by the day of sending.
+
+        What is ``sending`` counts as uncertain, and what was not sent yet does not count.
+        """
         counts = Counter[Tally]()
         if wanted.is_search:
             for _, entry in self.entries(wanted=wanted):
@@ -344,9 +359,14 @@ class AirflowLedgers:
         for task, pages in self._pages_by_task.items():
             for page in pages.values():
                 day = int(page.stored_at.timestamp()) // SECONDS_PER_DAY
-                done = page.text.count(_field_text("state", "done"))
-                counts[Tally(task.airflow, task.dag_id, day, "done")] += done
-                counts[Tally(task.airflow, task.dag_id, day, "uncertain")] += _count_open(page)
+                unsent = page.text.count('"key": ') - page.text.count('"sent_at": ')
+                numbers = {
+                    "free": page.text.count(_field_text("state", "free")) - unsent,
+                    "done": page.text.count(_field_text("state", "done")),
+                    "uncertain": _count_open(page),
+                }
+                for state, number in numbers.items():
+                    counts[Tally(task.airflow, task.dag_id, day, state)] += number
         return counts
 
 

@@ -15,6 +15,7 @@ from uuid import uuid4
 import httpx
 import pytest
 import sqlalchemy
+from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow.secrets import BaseSecretsBackend
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -26,6 +27,7 @@ from fsm_provider.polling.waiting import Waiting
 from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.storage import uri_for_records
+from fsm_provider.testing import faults
 from fsm_provider.testing.server import BackgroundServer, listen
 from fsm_provider.writes import admin as ledger_admin
 from fsm_provider.writes.ledger import id_for
@@ -229,6 +231,17 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     returned = again.execute(context_for(store, cleared=1))
     assert returned["id"] == 4711
     assert len(service.requests) == 1
+
+
+def test_what_the_service_refused_counts_as_not_made(store, browser, service):
+    service.fail("POST", "*", faults.Status(400))
+    with pytest.raises(AirflowFailException):
+        write_job(key="PM-8").execute(context_for(store))
+
+    shown = words(browser("jo").get())
+
+    assert "Not made: 1 in 30 days, 1 today" in shown
+    assert "Uncertain or on their way: 1 in 30 days, 1 today" in shown
 
 
 @in_a_database

@@ -19,7 +19,7 @@ from fsm_provider.plugins.webhooks.settings import (
     WebhookEndpoint,
 )
 from fsm_provider.plugins.webhooks.signature import MIN_KEY_BYTES, key_from
-from fsm_provider.state.variables import read_variable_in_server, variables_in_server
+from fsm_provider.state.variables import read_stored_variable, stored_variable_values
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class ReceiverConfiguration:
 
 def read_routes() -> Routes:
     """Return what each route accepts. It waits for Airflow's database and secrets backends."""
-    text = read_variable_in_server(SETTINGS_VARIABLE)
+    text = read_stored_variable(SETTINGS_VARIABLE)
     if text is None:
         return {}
     try:
@@ -119,7 +119,7 @@ def read_routes() -> Routes:
         logger.error("%s; every delivery is refused", error)
         return {}
     registrations = defaultdict(list)
-    for stored in variables_in_server(REGISTRATION_PREFIX):
+    for stored in stored_variable_values(REGISTRATION_PREFIX):
         registration = _parse_variable(stored)
         if isinstance(registration, dict):
             route = str(registration.get("for"))  # input: whoever may write Variables wrote it
@@ -165,7 +165,7 @@ def _usable_values(
     A person sets the Variable, to a text or to a JSON list of texts. Values that are not usable are
     logged by their number, without quoting them.
     """
-    set_by_hand = _parse_variable(read_variable_in_server(variable) or "[]")
+    set_by_hand = _parse_variable(read_stored_variable(variable) or "[]")
     if not isinstance(set_by_hand, list):
         set_by_hand = [set_by_hand]
     registered = [registration[name] for registration in registrations if registration.get(name)]
