@@ -115,9 +115,9 @@ class FsmClient:
         :raises FsmUncertainWriteError: if the job may exist nevertheless; any other FsmError: it
             does not.
         """
-        from fsm_provider.api.payloads import JobRequest, check, warn_of_empty_templates
+        from fsm_provider.api.payloads import JobRequest, parse_payload, warn_of_empty_templates
 
-        asked = check(JobRequest, {"property_id": property_id, "job": job}, "")
+        asked = parse_payload(JobRequest, {"property_id": property_id, "job": job}, "")
         warn_of_empty_templates(asked)
         return cast(Job, self.send(asked.request()))
 
@@ -130,9 +130,9 @@ class FsmClient:
         :raises FsmRegistrationError: if the service registered another object or other event types.
         :raises FsmUncertainWriteError: if the registration may exist nevertheless.
         """
-        from fsm_provider.api.payloads import WebhookCreate, check
+        from fsm_provider.api.payloads import WebhookCreate, parse_payload
 
-        asked = check(WebhookCreate, webhook, "webhook")
+        asked = parse_payload(WebhookCreate, webhook, "webhook")
         return cast(Webhook, self.send(asked.request()))
 
     def paginate(
@@ -188,20 +188,20 @@ class FsmClient:
         """Send a request, a write once; return what its reader makes of the response.
 
         :param headers: further headers, such as an idempotency key.
-        :param limit: of the request's time, which the caller has reserved, see :meth:`reserve`.
+        :param limit: given by a caller that has reserved the request's turn, see :meth:`reserve`.
         """
         all_headers = {**request.headers, **(headers or {})}
         if request.is_versioned and self.settings.api_version:
             all_headers.setdefault("X-API-VERSION", self.settings.api_version)
         sent = replace(request, headers=all_headers)
 
-        def read(body: bytes) -> Any:
+        def read_body(body: bytes) -> Any:
             values = parse_json(body) if body else None
-            if request.read is None:
+            if request.make_record is None:
                 return values
-            return request.read(values, self.settings.server_timezone)
+            return request.make_record(values, self.settings.server_timezone)
 
-        attempt = partial(self._transport.send_once, sent, read, reserved=limit)
+        attempt = partial(self._transport.send_once, sent, read_body, limit=limit)
         return self._repeat(attempt, is_write=request.method not in SAFE_METHODS)
 
     def pages(

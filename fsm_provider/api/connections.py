@@ -180,7 +180,7 @@ class Connection(HTTPConnection):
             target = before_path(url) + target
         if self.sock is None:
             self.connect()
-        if exchange.limit.is_too_late():  # connecting may have been suspended
+        if exchange.limit.is_too_late():  # the machine may have slept while it connected
             raise TimeoutError("the connection was ready too late to send anything")
         exchange.has_reused_connection = self.latest is not None
         self.latest = exchange

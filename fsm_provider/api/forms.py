@@ -78,6 +78,9 @@ class FormFilter:
     :param form_category: only the service can check it; likewise ``form_name_id``.
     :param form_names: a name, or several of which a form has to have one; checked here, not by the
         service.
+
+    Once it is made, its times are datetimes, and ``form_names`` is a tuple of normalised names.
+
     :raises FsmInputError: names the first filter that is not valid.
     """
 
@@ -288,7 +291,7 @@ def parse_forms(forms: Any, timezone: tzinfo) -> list[Form]:
 
 
 def parse_form(where: str, form: Any, timezone: tzinfo) -> Form:
-    """Parse a form reference, a form record or a bare identifier, which is left as it is.
+    """Parse a form given as a reference, a record or a bare identifier; it is not modified.
 
     :param where: its name in messages.
     :param timezone: of its times without a zone.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from fsm_provider.api.errors import FsmInputError
-from fsm_provider.api.payloads import EXTRA_FIELDS, JOB_FIELDS, JobRequest, check
+from fsm_provider.api.payloads import EXTRA_FIELDS, JOB_FIELDS, JobRequest, parse_payload
 from fsm_provider.api.redaction import printable
 from fsm_provider.api.validation import (
     INTEGER_AS_FLOAT,
@@ -218,7 +218,8 @@ def _job_from(row: Any, columns: Mapping[Field, str]) -> tuple[JsonObject, list[
         elif field in (KEY, PROPERTY):
             problems.append(f"{column}: is empty")
     try:
-        check(JobRequest, {"property_id": 0, **job}, "", columns)
+        # A property that is empty or not valid is a problem already, and is not reported twice.
+        parse_payload(JobRequest, {"property_id": 0, **job}, "", columns)
     except FsmInputError as error:
         problems.append(str(error))
     return job, problems

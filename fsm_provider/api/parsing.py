@@ -15,12 +15,10 @@ from pydantic_core import ErrorDetails, from_json, to_json
 
 from fsm_provider.api.errors import IF_NO_FORMS, FsmInputError, FsmResponseError
 from fsm_provider.api.models import Page, Record, RecordT, wire_name
-from fsm_provider.api.validation import SURROGATE, shown
+from fsm_provider.api.validation import SURROGATE, Location, shown
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-Path = tuple[str | int, ...]
-"""Where a value is in parsed JSON: names of fields and indexes of lists, from the outermost on."""
 EMPTY = (b"", b"null", b"{}")
 NO_LISTING = (
     "path: returned one record, and no listing: use FsmRequestOperator, or single=True of "
@@ -114,7 +112,7 @@ def parse_record(
     :param where: the JSON's position, for messages.
     :raises FsmResponseError: if it is no object, or lacks a required field.
     """
-    set_aside: dict[Path, Any] = {}
+    set_aside: dict[Location, Any] = {}
     while True:
         try:
             record = model.model_validate(raw, context={"timezone": timezone})
@@ -156,7 +154,7 @@ def _check_usable(problem: ErrorDetails, model: type[Record], where: str) -> Non
             raise FsmResponseError(f"{where} has no usable '{name}': {problem['msg']}{found}")
 
 
-def _warn_of_value(problem: ErrorDetails, path: Path, model: type[Record]) -> None:
+def _warn_of_value(problem: ErrorDetails, path: Location, model: type[Record]) -> None:
     kind = model.__name__.partition("[")[0]
     field = ".".join(step for step in path if isinstance(step, str))
     warn_once(
@@ -170,7 +168,7 @@ def _warn_of_value(problem: ErrorDetails, path: Path, model: type[Record]) -> No
     )
 
 
-def _innermost_field(raw: Any, location: Path) -> tuple[Any, Path]:
+def _innermost_field(raw: Any, location: Location) -> tuple[Any, Location]:
     """Return the innermost field on the way to ``location``: the object it is in, and its path."""
     holder = raw
     field = location[:1]
@@ -185,7 +183,7 @@ def _innermost_field(raw: Any, location: Path) -> tuple[Any, Path]:
     return holder, field
 
 
-def _set_as_received(record: Record, path: Path, value: Any) -> None:
+def _set_as_received(record: Record, path: Location, value: Any) -> None:
     *steps, last = path
     parent: Any = record
     for step in steps:

@@ -50,7 +50,7 @@ from fsm_provider.api.validation import (
     check_found,
     parse_identifier,
     parse_key,
-    validated,
+    validate_with,
     visible_text,
 )
 
@@ -192,7 +192,7 @@ class JobRequest(_Payload):
             body=write_json(self.job.body()),
             subject=subject,
             is_versioned=CREATE_JOB.versioned,
-            read=partial(read_job, self),
+            make_record=partial(read_job, self),
         )
 
 
@@ -289,7 +289,7 @@ class WebhookCreate(_Payload):
             subject=self.subject,
             confidential=self.confidential,
             is_versioned=REGISTER_WEBHOOK.versioned,
-            read=partial(read_webhook, self),
+            make_record=partial(read_webhook, self),
         )
 
 
@@ -332,13 +332,13 @@ _MESSAGES = {
 PayloadT = TypeVar("PayloadT", bound=_Payload)
 
 
-def check(
+def parse_payload(
     model: type[PayloadT],
     payload: PayloadT | Mapping[str, Any],
     what: str,
     names: Mapping[Any, str] = MappingProxyType({}),
 ) -> PayloadT:
-    """Validate ``payload`` as a ``model``.
+    """Return ``payload`` as a ``model``.
 
     An FsmInputError names every invalid field, without its value.
 
@@ -355,7 +355,7 @@ def check(
     known = _OF_A_WEBHOOK if model is WebhookCreate else _OF_A_JOB
     messages = {**_MESSAGES, "extra_forbidden": f"{_UNKNOWN}{known}"}
     try:
-        return validated(model.model_validate, payload, place_of=place_of, messages=messages)
+        return validate_with(model.model_validate, payload, place_of=place_of, messages=messages)
     except FsmInputError as error:
         raise FsmInputError(_said_once(error.message, known)) from None
 
@@ -376,10 +376,10 @@ def warn_of_empty_templates(asked: JobRequest) -> None:
             )
 
 
-def check_job_requests(
+def parse_jobs(
     jobs: Iterable[Any], *, refuse_equal: bool = False
 ) -> list[tuple[JobRequest, ApiRequest]]:
-    """Validate jobs, and give each with its request; the error names every invalid field.
+    """Return each job as a model, with its request; the error names every invalid field.
 
     :param refuse_equal: refuse equal jobs without keys, as it is not known whether both are wanted.
     """
@@ -389,7 +389,7 @@ def check_job_requests(
     first_of_content: dict[Any, int] = {}
     for index, job in enumerate(jobs):
         try:
-            asked = check(JobRequest, job, f"jobs[{index}]")
+            asked = parse_payload(JobRequest, job, f"jobs[{index}]")
         except FsmInputError as error:
             key = job.get("key") if isinstance(job, dict) else None
             shown_key = f" (key {key!r})" if key else ""

@@ -14,12 +14,12 @@ from fsm_provider.api.validation import JsonObject, parse_headers, parse_params
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 """They change nothing in the service: such a request may be repeated."""
 
-ReadResponse = Callable[[Any, tzinfo], Any]
+MakeRecord = Callable[[Any, tzinfo], Any]
 """Makes a record of a response's JSON values; the zone is that of times without one."""
 
 
 def clocks() -> tuple[float, float]:
-    """Return two clocks in seconds; at least one goes on while the process is suspended."""
+    """Return two clocks in seconds; both go on while the machine sleeps, the first may be set."""
     boottime = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.time(), time.clock_gettime(boottime)
 
@@ -73,7 +73,7 @@ class ApiRequest:
     :param subject: what it writes, by the service's names, for errors.
     :param confidential: texts that are in no error or log, even if the service repeats them.
     :param is_versioned: the connection's API version is sent with it.
-    :param read: how its response is read; None: as JSON values.
+    :param make_record: of the response's JSON values; None: they are returned as they are.
     """
 
     method: str
@@ -84,7 +84,7 @@ class ApiRequest:
     subject: JsonObject = field(default_factory=dict)
     confidential: tuple[str, ...] = field(default=(), repr=False)
     is_versioned: bool = False
-    read: ReadResponse | None = None
+    make_record: MakeRecord | None = None
 
     @classmethod
     def build(

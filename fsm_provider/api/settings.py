@@ -11,7 +11,13 @@ from zoneinfo import ZoneInfo
 
 from pydantic import BaseModel, Field, SecretStr, StringConstraints, ValidationInfo, field_validator
 
-from fsm_provider.api.validation import HEADER_NAME, STRAY_PERCENT, JsonObject, Location, validated
+from fsm_provider.api.validation import (
+    HEADER_NAME,
+    STRAY_PERCENT,
+    JsonObject,
+    Location,
+    validate_with,
+)
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 EXAMPLE_URL = "https://api.example.com/v1"
@@ -182,7 +188,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
         return {name: _form_field(schemas[name]) for name in names}
 
     @classmethod
-    def checked(cls, values: JsonObject) -> Settings:
+    def parse(cls, values: JsonObject) -> Settings:
         """Return the settings of ``values``, by their names.
 
         :raises FsmInputError: names every invalid field as the connection's form does.
@@ -193,7 +199,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True
 
         names = ", ".join(sorted(cls.model_fields.keys() - CONNECTION_FIELDS.keys()))
         messages = {"extra_forbidden": f"is not a setting; these are: {names}"}
-        return validated(cls.model_validate, values, place_of=place_in_form, messages=messages)
+        return validate_with(cls.model_validate, values, place_of=place_in_form, messages=messages)
 
 
 def _form_field(setting: JsonObject) -> JsonObject:

@@ -117,19 +117,19 @@ class Transport:
         request: ApiRequest,
         read: Callable[[bytes], ResultT],
         token: SecretStr,
-        reserved: TimeLimit | None = None,
+        limit: TimeLimit | None = None,
     ) -> ResultT:
         """Send a request once; return what ``read`` makes of the body of a success.
 
-        :param reserved: the limits of a time that the caller has reserved for it; None: it waits
-            here until it may begin, and has some timeouts of the connection.
+        :param limit: of a request whose turn the caller has reserved; None: it waits here for its
+            turn, and has ``RESPONSE_TIMEOUTS`` timeouts of the connection.
         :raises FsmUncertainWriteError: if a write may have taken effect nevertheless; any
             other FsmError: it has not.
         """
-        if reserved is None:
+        if limit is None:
             self.throttle()
-            reserved = TimeLimit(RESPONSE_TIMEOUTS * self._settings.timeout)
-        exchange = self._prepare(request, token, reserved)
+            limit = TimeLimit(RESPONSE_TIMEOUTS * self._settings.timeout)
+        exchange = self._prepare(request, token, limit)
         attempted_at = datetime.now(UTC).isoformat(timespec="seconds")
         try:
             return self._send_and_read(request, exchange, read, token)

@@ -25,7 +25,7 @@ ParamsT = ParamSpec("ParamsT")
 JsonObject = dict[str, Any]
 """JSON values by their names."""
 Location = tuple[int | str, ...]
-"""Where a value is in a model: names of fields, and indices of lists, from the outermost."""
+"""Where a value is in JSON or a model: names of fields, indices of lists, from the outermost."""
 
 OTHER_NAMES = {
     "created_since": "since",
@@ -133,7 +133,7 @@ def check_found(name: str, value: object, *, as_word: bool = False) -> None:
         raise FsmInputError(f"{name}: holds '{word[0]}': its template has found nothing")
 
 
-def validated(
+def validate_with(
     validate: Callable[[Any], ResultT],
     values: Any,
     *,
@@ -169,8 +169,8 @@ def _printable(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
-def parse_text(name: str, value: Any) -> int | str:
-    """Return an integer, or a text without the blanks around it.
+def parse_text(name: str, value: Any) -> str:
+    """Return an integer or a text as text, without the blanks around it.
 
     :raises FsmInputError: if it is another type, or if a template has rendered it as nothing, as a
         missing value such as ``None``, or as a complete record.
@@ -188,7 +188,7 @@ def parse_text(name: str, value: Any) -> int | str:
             f"{name}: is a complete record or list as text: take one value of it, such as ['id'], "
             "or give a list with | tojson where several values are meant"
         )
-    return value if isinstance(value, int) else text
+    return text
 
 
 def visible_text(text: str) -> str:
@@ -209,7 +209,7 @@ def parse_key(name: str, value: Any) -> str:
     :raises FsmInputError: if nothing of it can be seen, or if the template of a part of it has
         found nothing.
     """
-    key = str(parse_text(name, value))
+    key = parse_text(name, value)
     if not visible_text(key):
         raise FsmInputError(f"{name}: is empty")
     check_found(name, key, as_word=True)

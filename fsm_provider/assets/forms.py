@@ -109,8 +109,8 @@ def completed_forms(
         raise AirflowOptionalProviderFeatureException(NEEDS_3_0)
     from airflow.sdk import Asset, AssetWatcher
 
-    name = str(parse_text("name", name))
-    fsm_conn_id = str(parse_text("fsm_conn_id", fsm_conn_id))
+    name = parse_text("name", name)
+    fsm_conn_id = parse_text("fsm_conn_id", fsm_conn_id)
     if start_from not in ("now", "beginning"):
         start_from = parse_time("start_from", start_from).astimezone(UTC).isoformat()
     wanted = FormFilter(

@@ -39,7 +39,7 @@ def settings_from(connection: Connection) -> Settings:
         values["base_url"] = _base_url_of(connection)
         values["token"] = connection.password or ""
         values["account"] = (connection.login or "").strip()
-        settings = Settings.checked(values)
+        settings = Settings.parse(values)
         settings._connection = connection.conn_id or ""
     except FsmInputError as error:
         raise FsmInputError(f"connection '{connection.conn_id}': {error}") from None
@@ -80,7 +80,7 @@ def _base_url_of(connection: Connection) -> str:
 
 
 def read_connection_outside_of_tasks(conn_id: str) -> Connection:
-    """Return a connection in a command, where the way of tasks does not read Airflow's database."""
+    """Return a connection outside of tasks, where Airflow's SDK does not read its database."""
     from airflow.models import Connection as StoredConnection
 
     try:
@@ -108,7 +108,7 @@ def fsm_conn_ids() -> list[str]:
 
 
 def hook_outside_of_tasks(conn_id: str) -> Any:
-    """Return the hook of a connection in a command, as :func:`hook_on` does."""
+    """Return the hook of a connection outside of tasks, as :func:`hook_on` does."""
     return hook_on(read_connection_outside_of_tasks(conn_id))
 
 
@@ -132,6 +132,6 @@ def hook_on(stored: Connection) -> Any:
     )
 
     hook = connection.get_hook()
-    # Else it reads its connection again, the way of tasks.
+    # Else it reads its connection again, through the SDK.
     hook.get_connection = lambda _: connection
     return hook

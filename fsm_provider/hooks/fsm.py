@@ -131,8 +131,8 @@ class FsmHook(BaseHook):
         :param created_since: created at or after this time, as a datetime or ISO 8601 text; UTC if
             it has no zone.
         :param updated_since: last updated at or after this time, likewise.
-        :param form_names: a name, or a list of names of which a form has to have one, whatever the
-            case of their letters.
+        :param form_names: a name, or a list of names of which a form has to have one, letter by
+            letter.
         :param form_category: a category; only the service can check it.
         :param form_name_id: the identifier of a form's name; only the service can check it.
         :param created_by_type: the type of the creator.

@@ -65,7 +65,7 @@ class FsmBaseOperator(BaseOperator, metaclass=_OperatorType):
 
     A constructor checks the options that are no templates, with :meth:`options`. Airflow renders
     the templates, and calls :meth:`execute`; that calls :meth:`perform`, which an operator
-    implements, and which parses all options.
+    implements. By then :meth:`options` parses all of them.
 
     :param fsm_conn_id: the Airflow connection (templated).
     :raises FsmArgumentError: names each argument that the operator does not have.
@@ -211,14 +211,14 @@ def fail_in_part(
     *,
     all_are_in: str,
     retry: bool,
-    passing_error: FsmError | None,
+    transient_error: FsmError | None,
 ) -> NoReturn:
     """Fail a task that has done part of its work.
 
     :param failures: one line each, of which the first ``MAX_SHOWN_FAILURES`` are shown.
     :param all_are_in: where all of them are, for people: ``the log``.
     :param retry: whether Airflow may retry the task.
-    :param passing_error: an error that another attempt may not meet, for a retry policy.
+    :param transient_error: the cause, which a retry policy reads.
     """
     lines = [summary, *failures[:MAX_SHOWN_FAILURES]]
     not_shown = len(failures) - MAX_SHOWN_FAILURES
@@ -226,15 +226,12 @@ def fail_in_part(
         lines.append(f"and {not_shown} more: see {all_are_in}")
     text = "\n".join(lines)
     if retry:
-        raise AirflowException(text) from passing_error
+        raise AirflowException(text) from transient_error
     raise AirflowFailException(text)
 
 
 def is_literal(value: Any) -> bool:
-    """Return whether a value is already what it will be when the task runs.
-
-    It is not if it is, or holds, a template or the output of another task.
-    """
+    """Return whether a value has no template and no output of another task, also inside it."""
     if isinstance(value, str):
         has_template = "{{" in value or "{%" in value or "{#" in value
         return not has_template

@@ -149,22 +149,22 @@ class FsmCreateJobOperator(FsmJobOperator):
         self.job = job
         self.key = key
         self._is_keyed = key is not None
-        from fsm_provider.api.payloads import JobRequest, check
+        from fsm_provider.api.payloads import JobRequest, parse_payload
 
         with bad_arguments_refused():
             self.options(literals_only=True)
             self.check_keys({"key": key})
             given = {"property_id": property_id, "job": job, "key": key}
-            check(JobRequest, _literal_part(given), "")
+            parse_payload(JobRequest, _literal_part(given), "")
 
     def perform(self, context: Context) -> JsonObject:
-        from fsm_provider.api.payloads import JobRequest, check
+        from fsm_provider.api.payloads import JobRequest, parse_payload
         from fsm_provider.api.settings import job_page_url
 
         if self._is_keyed:
             check_found("key", self.key)
         given = {"property_id": self.property_id, "job": self.job, "key": self.key}
-        asked = check(JobRequest, given, "")
+        asked = parse_payload(JobRequest, given, "")
         self.check_keys({"key": asked.key})
         task = Task.from_context(context, self.task_id)
         job: JsonObject
@@ -244,12 +244,12 @@ class FsmCreateJobsOperator(FsmJobOperator):
         self.max_jobs = max_jobs
         self.dry_run_only = dry_run  # BaseOperator.dry_run is a method
         self.fail_on = fail_on
-        from fsm_provider.api.payloads import check_job_requests
+        from fsm_provider.api.payloads import parse_jobs
 
         with bad_arguments_refused():
             self.options(literals_only=True)
             if isinstance(jobs, list | tuple):
-                check_job_requests(map(_literal_part, jobs))
+                parse_jobs(map(_literal_part, jobs))
 
     def perform(self, context: Context) -> list[JobOutcome]:
         options = self.options()
@@ -279,13 +279,13 @@ class FsmCreateJobsOperator(FsmJobOperator):
 
     def _plan_all(self, task: Task) -> list[WriteAttempt]:
         """Check all jobs, and plan a write for each."""
-        from fsm_provider.api.payloads import check_job_requests
+        from fsm_provider.api.payloads import parse_jobs
 
         jobs = parse_json("jobs", self.jobs)
         check_found("jobs", jobs)
         if isinstance(jobs, Mapping) or not hasattr(jobs, "__iter__"):
             raise FsmInputError(f"jobs: should be a list of jobs, not {type(jobs).__name__}")
-        checked = check_job_requests(jobs, refuse_equal=True)
+        checked = parse_jobs(jobs, refuse_equal=True)
         keys = {f"jobs[{index}].key": asked.key for index, (asked, _) in enumerate(checked)}
         self.check_keys(keys)
         writes = []
@@ -304,18 +304,18 @@ class FsmCreateJobsOperator(FsmJobOperator):
     ) -> None:
         """Fail the task, unless it may pass with the outcomes that failed.
 
-        It fails if ``fail_on`` says so, if another attempt could help, or if a person has to act.
+        It fails if ``fail_on`` says so, if Airflow can retry it, or if sending was stopped, unless
+        only because the service was not reached or limits the rate.
         """
         from fsm_provider.writes.runner import UNAVAILABLE
 
-        passing_error = _error_that_may_pass(runner)
+        transient_error = _first_transient_error(runner)
         was_killed = runner.stop_reason == STOPPED
-        retry_could_help = was_killed or passing_error is not None
+        retry_could_help = was_killed or transient_error is not None
         has_attempts = "ti" in context and context["ti"].try_number <= context["ti"].max_tries
         may_retry = retry_could_help and has_attempts
-        # The token was refused, or too many responses were lost: no retry helps.
-        was_stopped_for_good = runner.stop_reason and not isinstance(passing_error, UNAVAILABLE)
-        if not (is_failure or may_retry or was_killed or was_stopped_for_good):
+        was_stopped = runner.stop_reason and not isinstance(transient_error, UNAVAILABLE)
+        if not (is_failure or may_retry or was_killed or was_stopped):
             self.log.warning("The task goes on, as fail_on is '%s': %s", self.fail_on, summary)
             return
         lines = []
@@ -329,7 +329,7 @@ class FsmCreateJobsOperator(FsmJobOperator):
             lines,
             all_are_in="the log or XCom",
             retry=retry_could_help,
-            passing_error=passing_error,
+            transient_error=transient_error,
         )
 
 
@@ -355,8 +355,8 @@ def _is_failure(fail_on: str, outcomes: Sequence[JobOutcome]) -> bool:
     return fail_on == "any"
 
 
-def _error_that_may_pass(runner: Runner) -> FsmError | None:
-    """Return the first error that another attempt may not meet; None if the token was refused."""
+def _first_transient_error(runner: Runner) -> FsmError | None:
+    """Return the first transient error; None if the token was refused."""
     errors = [write.error for write in runner.writes.values() if write.error is not None]
     if any(isinstance(error, FsmUnauthorisedError) for error in errors):
         return None
@@ -379,7 +379,7 @@ def job_id_or_skip(outcome: JobOutcome) -> int:
 
 
 def _literal_part(request: Any) -> Any:
-    """Leave out what has templates; what has to be there is replaced by what passes the checks."""
+    """Return a job without its templates; a property or payload that is one gets a valid value."""
     if not isinstance(request, dict):
         return request if is_literal(request) else {"property_id": 0, "job": {}}
     valid: JsonObject = {"property_id": 0, "job": {}}

@@ -83,6 +83,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         with bad_arguments_refused():
             self.options(literals_only=True)
             if is_literal([object, event_types, target_url, description]):
+                # Any URL: that of the receiver is read later.
                 self._webhook(target_url or "https://receiver.invalid")
 
     def perform(self, context: Context) -> list[JsonObject]:
@@ -92,23 +93,26 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         task = Task.from_context(context, self.task_id)
         service = self.hook.settings.service
         prefix = registrations_prefix(self.fsm_conn_id, webhook.object)
-        registered = {}  # by Variable, in the order of the event types
+        registered = {}
+        variables = []
         missing = []
         for event_type in webhook.event_types:
             wanted = webhook.model_copy(update={"event_types": [event_type]})
             # Each Variable is named after what it is for.
             content = [service, wanted.object, wanted.event_types, wanted.target_url]
             variable = f"{prefix}{digest_for(content, DIGEST_LENGTH)}"
-            registered[variable] = read_registration(variable).get("registration", {})
-            if registered[variable]:
+            variables.append(variable)
+            registration = read_registration(variable).get("registration")
+            if registration:
+                registered[variable] = registration
                 self.log.info("Registered before: Variable %s", variable)
             else:
                 missing.append(Registration(wanted, variable, wanted.request()))
         if missing:
             made = self._register(context, task, missing)
-            for registration, result in zip(missing, made, strict=True):
-                registered[registration.variable] = result
-        return list(registered.values())
+            for new, result in zip(missing, made, strict=True):
+                registered[new.variable] = result
+        return [registered[variable] for variable in variables]
 
     def _register(
         self, context: Context, task: Task, registrations: list[Registration]
@@ -150,7 +154,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
         return {"id": entry.result_id, **webhook.subject, "targetURL": webhook.target_url}
 
     def _webhook(self, target_url: str) -> WebhookCreate:
-        from fsm_provider.api.payloads import WebhookCreate, check
+        from fsm_provider.api.payloads import WebhookCreate, parse_payload
 
         given = {
             "object": self.object,
@@ -158,7 +162,7 @@ class FsmRegisterWebhookOperator(FsmWriteOperator):
             "description": self.description,
             "target_url": target_url,
         }
-        return check(WebhookCreate, given, "webhook")
+        return parse_payload(WebhookCreate, given, "webhook")
 
     def _receiver_url(self) -> str:
         """Return the URL of our own receiver, without its token."""
@@ -196,9 +200,10 @@ class Registrar:
     """Sends registrations for the runner, in its threads, and keeps their secrets in Variables.
 
     The ledger knows a registration by a request whose path token is hidden, so that no token
-    stands there, not even in a digest. :meth:`send` is given that request. It first stores the
-    token, which the receiver accepts from then on; it sends the request with the token; then it
-    stores the signing secret, which the service shows once.
+    stands there, not even in a digest. :meth:`send` is given that request. It first writes the
+    Variable, which proves that it can be written; for our own receiver, it then holds the token,
+    which the receiver accepts from then on. It sends the request, with the token if there is one;
+    then it stores the signing secret, which the service shows once.
 
     :param endpoint: ``<connection>/<object>``, for whoever looks at the Variable.
     :ivar registrations: by their requests.
@@ -214,7 +219,7 @@ class Registrar:
     def send(
         self, request: ApiRequest, *, headers: Mapping[str, str], limit: TimeLimit
     ) -> JsonObject:
-        """Register a webhook, and store its secret; return it without."""
+        """Register a webhook, and store its secret; return the webhook's record without it."""
         registration = self.registrations[request]
         variable = registration.variable
         try:
@@ -222,7 +227,7 @@ class Registrar:
             if "registration" in stored:  # by another task meanwhile
                 return dict(stored["registration"])
             sent = self._with_token(registration.webhook, stored)
-            self._store(variable, stored)  # from now on the receiver accepts the token
+            self._store(variable, stored)  # also proves that it can be written
         except FsmError:
             raise
         except Exception as error:  # noqa: BLE001 - its text may quote the value
@@ -234,7 +239,7 @@ class Registrar:
         return self._store_secret(registration, webhook, stored)
 
     def _with_token(self, webhook: WebhookCreate, stored: JsonObject) -> WebhookCreate:
-        """Return a webhook with its token in its URL; put a new token into ``stored``."""
+        """Return a webhook of our receiver with its token, which is put into ``stored`` if new."""
         from fsm_provider.plugins.webhooks.settings import HIDDEN
 
         if not webhook.target_url.endswith(f"/{HIDDEN}"):

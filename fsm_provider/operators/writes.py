@@ -104,7 +104,7 @@ class FsmWriteOperator(FsmBaseOperator):
         """
         from fsm_provider.writes.ledger import describe_result
 
-        self.options()
+        self.options()  # raises if one that was a template is not valid
         with self.runner(context, task, writes) as runner:
             runner.run()
         results = []

@@ -1,6 +1,7 @@
 """A fake of the field-service API over a real socket, for tests and demonstrations.
 
-Nothing here imports the provider's own client, so that the two cannot share a mistake.
+The fake imports nothing of the provider's own client, so that the two cannot share a mistake; only
+:mod:`~fsm_provider.testing.form_runs` does, as it runs the watcher itself.
 Needs the extra ``testing`` (FastAPI and uvicorn), imported on first use: pytest loads
 :mod:`fsm_provider.testing.pytest_plugin` wherever this package is installed.
 """

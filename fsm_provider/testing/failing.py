@@ -71,11 +71,11 @@ class FakeFaults:
         return scripted
 
     def _check_that_it_may_match(self, method: str, path_pattern: str) -> None:
-        answered = [*ROUTES, *(scripted.route for scripted in self._script.faults)]
-        for route in answered:
+        known = [*ROUTES, *(scripted.patterns for scripted in self._script.faults)]
+        for route in known:
             if may_match(*route, method_pattern=method, path_pattern=path_pattern):
                 return
-        listed = ", ".join(f"{method} {path}" for method, path in answered)
+        listed = ", ".join(f"{name} {path}" for name, path in known)
         raise ValueError(
             f"{method} {path_pattern}: the fake answers no such request, only {listed}. Answer it "
             f"first: fail({method!r}, {path_pattern!r}, faults.Status(200, body=...), every=True)"

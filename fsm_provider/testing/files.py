@@ -74,7 +74,7 @@ class FakeFileHost(FakeFaults):
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """The requests handled so far, in the order of their responses."""
+        """The requests read so far, in the order of their responses."""
         with self._recorded.changed:
             return list(self._recorded.requests)
 

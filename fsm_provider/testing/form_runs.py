@@ -66,7 +66,8 @@ class FormRuns:
             its name.
         :param arguments: arguments of ``dag.test()``.
         :return: the run, which has ended.
-        :raises ValueError: if the schedule has no asset of completed forms, or none that is named.
+        :raises ValueError: if the schedule has no asset of completed forms, or not one that
+            ``other_events`` names.
         :raises AssertionError: if the DAG would not start, as forms or events are missing.
         :raises FsmError: if the service cannot be read.
         """
@@ -110,8 +111,8 @@ class FormRuns:
 class FormWatcher:
     """Polls for the forms of an asset that are new to one DAG.
 
-    Each :meth:`poll` lists the forms and returns those of the next event. Once they have started a
-    run, :meth:`record` makes them old; after a poll without any, :meth:`why_none` tells why.
+    Each :meth:`poll` lists the forms and returns those of the next event. Before they start a run,
+    :meth:`record` makes them old; after a poll without any, :meth:`why_none` tells why.
 
     :param config: the configuration of the asset's watcher.
     """
@@ -158,7 +159,7 @@ class FormWatcher:
         )
 
     def record(self) -> None:
-        """Record that the forms of the last poll have started a run."""
+        """Record that the forms of the last poll are in an event."""
         self._tracker.confirm_event(time.time())
 
 

@@ -128,11 +128,13 @@ class FakeRecords:
         )
         return copy.deepcopy(form)
 
-    def _property_of(self, job_id: int | None) -> Any:
+    def _property_of(self, job_id: int | None) -> int:
         """Return the property of a job, 1 where there is no such job."""
-        if job_id is None or job_id not in self._state.jobs:
-            return 1
-        return self._state.jobs[job_id]["propertyID"]
+        with self._state.changed:
+            if job_id is None or job_id not in self._state.jobs:
+                return 1
+            property_id: int = self._state.jobs[job_id]["propertyID"]
+            return property_id
 
     def seed_forms(
         self,

@@ -34,12 +34,13 @@ def may_match(method: str, path: str, *, method_pattern: str, path_pattern: str)
 
     :param path: of the route; a name in braces stands for any part.
     """
-    # A path that the pattern matches: any character of a set, and any for a question mark.
-    example = re.sub(r"\[!?(.)[^]]*\]", r"\1", path_pattern).replace("?", "0")
-    parts = {"0", *re.findall(r"[^/*]+", example)}
+    # The pattern with only its stars: a character stands for each set and each question mark.
+    stars_only = re.sub(r"\[!?(.)[^]]*\]", r"\1", path_pattern).replace("?", "0")
+    # For the names in braces: each part that the pattern spells out, or any other.
+    parts = {"0", *re.findall(r"[^/*]+", stars_only)}
     for part in parts:
         concrete = re.sub(r"\{\w+\}", part.replace("\\", ""), path)
-        if matches(method, concrete, method_pattern=method_pattern, path_pattern=example):
+        if matches(method, concrete, method_pattern=method_pattern, path_pattern=stars_only):
             return True
     return False
 
@@ -63,8 +64,8 @@ class ScriptedFault:
         return f"<{self._method} {self._path}: {self.fault}, {hits}>"
 
     @property
-    def route(self) -> tuple[str, str]:
-        """The patterns of method and path."""
+    def patterns(self) -> tuple[str, str]:
+        """Of method and path."""
         return self._method, self._path
 
     def count(self, method: str, path: str) -> bool:

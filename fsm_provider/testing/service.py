@@ -174,7 +174,7 @@ class FakeFieldService(FakeRecords, FakeFaults):
 
     @property
     def requests(self) -> list[RecordedRequest]:
-        """The requests handled so far, in the order of their responses."""
+        """The requests read so far, in the order of their responses."""
         with self._state.changed:
             return list(self._state.requests)
 

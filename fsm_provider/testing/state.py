@@ -83,8 +83,8 @@ class ServiceState:
     """The records of one fake.
 
     Endpoints in the server's thread, the engineer's thread and a test use it at the same time.
-    Whoever reads holds ``changed``; whoever changes calls a method, which holds it and notifies
-    those that wait.
+    Whoever changes records calls a method, which holds ``changed`` and notifies those that wait;
+    whoever reads several values holds it. Only the server's thread uses ``answers``.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class ServiceState:
                 self._properties.add(property_id)
 
     def record_request(self, request: RecordedRequest) -> None:
-        """Record a handled request."""
+        """Record a request that was read."""
         log.info("%s %s %s", request.method, request.path, request.status or "no response")
         with self.changed:
             self.requests.append(request)

@@ -108,8 +108,9 @@ class FsmExportOperator(FsmObjectStorageOperator):
     end, into a temporary file on the worker's disk (in ``TMPDIR``, else ``/var/tmp``). That one has
     as many bytes as the export has as text, and disappears with the task's process. Duplicate
     records are written once. Where the number of records differs from the service's
-    ``meta.totalRecords``, the listing is read once more; readings that differ fail the task, which
-    may be retried. The same records give the same bytes with one version of pyarrow.
+    ``meta.totalRecords``, the listing is read once more. If that reading differs from its totals,
+    too, and from the first reading, the task fails, and may be retried. The same records give the
+    same bytes with one version of pyarrow.
 
     All formats have the same columns, named as the service names them; a field of a nested object
     has that object's name and an underscore before it (``jobDetails_jobID``). They are 64-bit

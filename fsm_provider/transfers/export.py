@@ -271,7 +271,7 @@ class SortBuffer:
         return digest.digest()
 
     def chunks(self) -> Iterator[list[bytes]]:
-        """Yield the content, sorted by time and id, and count its rows.
+        """Yield the content, sorted by ``sort_key`` and ``id``, and count its rows.
 
         A chunk never splits a record.
         """
@@ -315,12 +315,12 @@ def _logging_progress(records: Iterable[EncodedRecord]) -> Iterator[EncodedRecor
 def read_completely(
     list_records: Callable[[], Listing], encode: Callable[[Listing], Iterable[EncodedRecord]]
 ) -> Iterator[SortBuffer]:
-    """Yield the records of a listing, once it is certain that they are all.
+    """Yield a buffer of a listing, as complete as the service's totals can tell.
 
-    They are if there are as many as the service's totals say. If not, the listing is read a second
-    time. They are if that reading agrees with its totals, or has the records of the first one.
+    If their number differs, the listing is read once more. That reading is good if it agrees with
+    its totals, or has the records of the first one.
 
-    :raises FsmResponseError: if neither is so.
+    :raises FsmResponseError: if it is not good.
     """
     with closing(SortBuffer()) as buffer:
         listing = list_records()

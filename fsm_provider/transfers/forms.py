@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
@@ -30,6 +30,7 @@ from fsm_provider.transfers.base import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context, ObjectStoragePath
 
+    from fsm_provider.api.forms import FormFilter
     from fsm_provider.api.listing import Listing
     from fsm_provider.api.models import Form
     from fsm_provider.transfers.export import EncodedRecord, Encoder
@@ -209,41 +210,39 @@ class FsmFormsToObjectStorageOperator(FormFilterArguments, FsmExportOperator):
         self.created_before = created_before
         with bad_arguments_refused():
             self.check_filters()
-            self._window_end(literals_only=True)
+            options = self.options(literals_only=True)
+            _check_window(options.get("created_before"), self.form_filter(literals_only=True))
 
     def perform(self, context: Context) -> ExportResult:
         from fsm_provider.api.models import Form
         from fsm_provider.transfers.export import Schema, encode_forms
 
-        created_before = self._window_end()
+        created_before = self.options()["created_before"]
+        form_filter = self.form_filter()
+        _check_window(created_before, form_filter)
         schema = Schema(Form, without="formPDFURL")
 
         def list_forms() -> Listing:
-            return self.hook.client.form_pages(
-                self.form_filter(), self.query_params, max_pages=MAX_PAGES
-            )
+            return self.hook.client.form_pages(form_filter, self.query_params, max_pages=MAX_PAGES)
 
         def encode_listed(encode: Encoder, listing: Listing) -> Iterator[EncodedRecord]:
-            return encode_forms(self._forms_in_window(listing, created_before), schema, encode)
+            matching = chain.from_iterable(matching_forms(listing, form_filter))
+            return encode_forms(_forms_before(created_before, matching), schema, encode)
 
         return self.export(context, schema, list_forms, encode_listed)
 
-    def _forms_in_window(self, listing: Listing, created_before: datetime | None) -> Iterator[Form]:
-        """Yield the forms that match the filters and were created before the window's end."""
-        for form in chain.from_iterable(matching_forms(listing, self.form_filter())):
-            created: Any = form.created_on_date_time
-            has_time = isinstance(created, datetime)
-            if created_before is None or not has_time or created < created_before:
-                yield form
 
-    def _window_end(self, *, literals_only: bool = False) -> datetime | None:
-        """Return the window's end.
+def _check_window(before: datetime | None, form_filter: FormFilter) -> None:
+    """Refuse a window that is empty."""
+    since: Any = form_filter.created_since
+    if before is not None and since is not None and before <= since:
+        raise FsmInputError(f"created_before: {before} is not after created_since: {since}")
 
-        :raises FsmInputError: naming what has the wrong type, or the bound of an empty window.
-        """
-        options = self.options(literals_only=literals_only)
-        before: datetime | None = options.get("created_before")
-        since: Any = self.form_filter(literals_only=literals_only).created_since
-        if before is not None and since is not None and before <= since:
-            raise FsmInputError(f"created_before: {before} is not after created_since: {since}")
-        return before
+
+def _forms_before(end: datetime | None, forms: Iterable[Form]) -> Iterator[Form]:
+    """Yield the forms that were created before the window's end, or have no time."""
+    for form in forms:
+        created: Any = form.created_on_date_time
+        has_time = isinstance(created, datetime)
+        if end is None or not has_time or created < end:
+            yield form

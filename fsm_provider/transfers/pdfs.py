@@ -143,19 +143,19 @@ class PdfTransfer:
     def fail(self) -> NoReturn:
         """Fail the task with the errors, for a retry where that could store what is missing."""
         failures = []
-        passing_error = None
+        transient_error = None
         for index, item in enumerate(self._items):
             if item.error is None:
                 continue
             failures.append(f"forms[{index}]: {item.error}")
             if not item.error.permanent:
-                passing_error = item.error
+                transient_error = item.error
         fail_in_part(
             self._summary(),
             failures,
             all_are_in="the log",
-            retry=passing_error is not None or self._count()["not_tried"] > 0,
-            passing_error=passing_error,
+            retry=transient_error is not None or self._count()["not_tried"] > 0,
+            transient_error=transient_error,
         )
 
     def _count(self) -> dict[str, int]:

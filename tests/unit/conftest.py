@@ -139,7 +139,7 @@ def make_client() -> Iterator[Callable[..., FsmClient]]:
         **settings: Any,
     ) -> FsmClient:
         connection = {"base_url": service.base_url, "token": service.settings.token}
-        checked = Settings.checked({**connection, **service.connection()["extra"], **settings})
+        checked = Settings.parse({**connection, **service.connection()["extra"], **settings})
         made.append(FsmClient(checked, sleep=sleep))
         return made[-1]
 

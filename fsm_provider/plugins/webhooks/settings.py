@@ -19,7 +19,7 @@ from pydantic import (
 from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.payloads import WebhookObject
 from fsm_provider.api.settings import is_readable_on_the_way, split_url
-from fsm_provider.api.validation import validated
+from fsm_provider.api.validation import validate_with
 from fsm_provider.plugins.webhooks import URL_PREFIX
 
 SETTINGS_VARIABLE = "fsm_webhooks"
@@ -129,7 +129,7 @@ class ReceiverSettings(_Model):
         :raises FsmInputError: names every bad field, and quotes no value.
         """
         try:
-            return validated(cls.model_validate_json, text)
+            return validate_with(cls.model_validate_json, text)
         except FsmInputError as error:
             raise FsmInputError(f"Variable {SETTINGS_VARIABLE}: {error}") from None
 

@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from fsm_provider.api import Form, FsmClient, FsmError, Settings
-from fsm_provider.api.payloads import WebhookCreate, check
+from fsm_provider.api.payloads import WebhookCreate, parse_payload
 from fsm_provider.plugins.webhooks.settings import ReceiverSettings
 from tests.unit.api.raw_server import RawServer, http, reset
 from tests.unit.api.secret_checks import SECRET, assert_holds_no_secret
@@ -59,7 +59,7 @@ def assert_errors_hold_no_secret(respond):
     errors = []
     with RawServer(respond) as server:
         settings = {"base_url": server.base_url, "token": TOKEN, "max_retries": 0, "timeout": 0.3}
-        with FsmClient(Settings.checked(settings)) as client:
+        with FsmClient(Settings.parse(settings)) as client:
             for send in requests(client):
                 try:
                     send()
@@ -86,7 +86,7 @@ def test_of_a_proxy_that_is_not_reached(monkeypatch):
 
 def assert_is_not_reached(base_url):
     settings = {"base_url": base_url, "token": TOKEN, "max_retries": 0}
-    with FsmClient(Settings.checked(settings)) as client:
+    with FsmClient(Settings.parse(settings)) as client:
         for send in requests(client):
             with pytest.raises(FsmError) as raised:
                 send()
@@ -95,7 +95,7 @@ def assert_is_not_reached(base_url):
 
 def test_of_bad_settings():
     with pytest.raises(FsmError) as raised:
-        Settings.checked({"token": TOKEN})
+        Settings.parse({"token": TOKEN})
 
     assert_holds_no_secret(raised.value)
 
@@ -104,7 +104,7 @@ def test_of_a_bad_webhook():
     webhook = {"target_url": WEBHOOK["target_url"]}
 
     with pytest.raises(FsmError) as raised:
-        check(WebhookCreate, webhook, "webhook")
+        parse_payload(WebhookCreate, webhook, "webhook")
 
     assert_holds_no_secret(raised.value)
 

@@ -35,7 +35,7 @@ def client(request, monkeypatch):
             monkeypatch.setenv("http_proxy", server.base_url)
             settings["base_url"] = "http://api.example.test"
             settings["allow_http"] = True
-        with FsmClient(Settings.checked(settings)) as made:
+        with FsmClient(Settings.parse(settings)) as made:
             made.server = server
             yield made
 

@@ -12,7 +12,7 @@ from fsm_provider.api.payloads import (
     JobFields,
     JobRequest,
     WebhookCreate,
-    check,
+    parse_payload,
 )
 
 # The body of a job creation, field by field.
@@ -48,11 +48,11 @@ WEBHOOK = {
 
 
 def job_body(**fields: Any) -> dict[str, Any]:
-    return check(JobCreate, fields, "job").body()
+    return parse_payload(JobCreate, fields, "job").body()
 
 
 def webhook(**changes: Any) -> WebhookCreate:
-    return check(WebhookCreate, {**WEBHOOK, **changes}, "webhook")
+    return parse_payload(WebhookCreate, {**WEBHOOK, **changes}, "webhook")
 
 
 def test_the_body_has_exactly_the_specified_fields():
@@ -164,7 +164,7 @@ def test_every_bad_field_is_named_and_no_value_quoted():
 @pytest.mark.parametrize("payload", [None, [], "x", 5])
 def test_a_payload_that_is_no_object_is_refused(payload):
     with pytest.raises(FsmInputError, match=r"^job: "):
-        check(JobCreate, payload, "job")
+        parse_payload(JobCreate, payload, "job")
 
 
 def test_extra_fields_are_merged_in():
@@ -264,7 +264,7 @@ def test_the_target_may_be_any_web_url_and_no_description_sends_none():
 def test_parameters_of_a_webhook_may_be_text_and_what_is_missing_is_named():
     assert webhook(eventTypes="jobs.created").event_types == ["jobs.created"]
     with pytest.raises(FsmInputError, match=r"webhook\.object: is missing.*targetURL: is missing"):
-        check(WebhookCreate, {"eventTypes": WEBHOOK["eventTypes"]}, "webhook")
+        parse_payload(WebhookCreate, {"eventTypes": WEBHOOK["eventTypes"]}, "webhook")
 
 
 def test_the_target_is_not_in_the_repr_of_a_webhook():
@@ -285,7 +285,7 @@ def test_an_unknown_field_is_named_with_those_of_a_job(request_, name):
     message = rf"^jobs\[3\]\.{name}: .*customerReference.*its extra_fields$"
 
     with pytest.raises(FsmInputError, match=message):
-        check(JobRequest, request_, "jobs[3]")
+        parse_payload(JobRequest, request_, "jobs[3]")
 
 
 @pytest.mark.parametrize(
@@ -310,4 +310,4 @@ def test_a_path_is_not_filled_with_what_is_no_identifier(identifier):
     request = {"property_id": identifier, "job": {}}
 
     with pytest.raises(FsmInputError, match=r"^property_id: "):
-        check(JobRequest, request, "")
+        parse_payload(JobRequest, request, "")

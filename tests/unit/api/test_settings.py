@@ -13,7 +13,7 @@ TOKEN = "canary-token-7f3a"
 
 
 def settings(**values: Any) -> Settings:
-    return Settings.checked({"base_url": "https://api.example.com", "token": TOKEN, **values})
+    return Settings.parse({"base_url": "https://api.example.com", "token": TOKEN, **values})
 
 
 BAD = {
@@ -85,7 +85,7 @@ def test_a_url_that_cannot_be_parsed_is_not_quoted():
 
 def test_missing_values_are_named():
     with pytest.raises(FsmInputError, match=r"^host: is missing; password: is missing$"):
-        Settings.checked({})
+        Settings.parse({})
 
 
 @pytest.mark.parametrize("name", ["password", "curser_param"])
@@ -171,7 +171,7 @@ def test_a_page_size_needs_the_name_of_its_parameter():
 
 
 @pytest.mark.parametrize("token", [TOKEN, f"{TOKEN} {TOKEN}", f'"{TOKEN}"'])
-@pytest.mark.parametrize("make", [Settings.checked, Settings.model_validate])
+@pytest.mark.parametrize("make", [Settings.parse, Settings.model_validate])
 def test_the_token_is_in_no_message(make, token):
     values = {"base_url": "http://api.example.com", "token": token, "timeout": "x", "nope": 1}
 

@@ -25,7 +25,7 @@ class Connection:
         if isinstance(self.token, Exception):
             raise self.token
         values = {"base_url": self.base_url, "token": self.token, "max_retries": 0}
-        return Settings.checked(values)
+        return Settings.parse(values)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def connection(service):
 
 @pytest.fixture
 def client(service, connection):
-    settings = Settings.checked({"base_url": service.base_url, "token": OLD, "max_retries": 0})
+    settings = Settings.parse({"base_url": service.base_url, "token": OLD, "max_retries": 0})
     with FsmClient(settings, reload_settings=connection.read) as made:
         yield made
 

@@ -45,7 +45,7 @@ def assert_one_request_with_the_token(server: RawServer, target: str) -> None:
 
 def list_forms(base_url: str, **settings) -> list:
     values = {"base_url": base_url, "token": TOKEN, "max_retries": 0, **settings}
-    with FsmClient(Settings.checked(values)) as client:
+    with FsmClient(Settings.parse(values)) as client:
         return list(client.list_forms())
 
 
@@ -95,7 +95,7 @@ def test_the_environments_proxy_is_used(server, monkeypatch):
 
 
 def test_a_closed_client_has_no_connection_and_can_be_used_again(server):
-    settings = Settings.checked({"base_url": server.base_url, "token": TOKEN})
+    settings = Settings.parse({"base_url": server.base_url, "token": TOKEN})
     client = FsmClient(settings)
     for _ in range(2):
         assert list(client.list_forms()) == []

@@ -5,7 +5,7 @@ import datetime
 import pytest
 
 from fsm_provider.api import FsmClient, FsmInputError, Settings
-from fsm_provider.api.payloads import check_job_requests
+from fsm_provider.api.payloads import parse_jobs
 
 HALF = "\ud83d"
 SELF: list = []
@@ -90,9 +90,9 @@ def test_half_a_character_in_many_jobs():
     bad_notes = {"property_id": 7, "job": {"notes": HALF}}
 
     with pytest.raises(FsmInputError, match=r"^jobs\[0\]\.key: contains half a character"):
-        check_job_requests([bad_key, bad_notes])
+        parse_jobs([bad_key, bad_notes])
     with pytest.raises(FsmInputError, match=r"^jobs\[1\]\.job\.notes: contains half a character"):
-        check_job_requests([good, bad_notes])
+        parse_jobs([good, bad_notes])
 
 
 def test_half_a_character_in_a_webhook(client):
@@ -142,7 +142,7 @@ def test_parameters_of_a_listing_that_are_no_mapping(client, list_records, param
 def test_a_proxy_password_that_cannot_be_written(monkeypatch, proxy):
     monkeypatch.setenv("https_proxy", proxy)
     values = {"base_url": "https://api.example.test", "token": "t", "max_retries": 0}
-    settings = Settings.checked(values)
+    settings = Settings.parse(values)
 
     with FsmClient(settings) as client, pytest.raises(FsmInputError, match="proxy") as raised:
         client.create_job(7, {})

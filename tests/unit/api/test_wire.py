@@ -121,7 +121,7 @@ def connect(certificate) -> Iterator[Callable[..., FsmClient]]:
         }
         if values["base_url"].startswith("https://127.0.0.1"):
             values.setdefault("ca_bundle", str(certificate))
-        client = FsmClient(Settings.checked(values), sleep=sleep)
+        client = FsmClient(Settings.parse(values), sleep=sleep)
         made.append(client)
         return client
 

@@ -145,7 +145,7 @@ def service() -> Iterator[FakeFieldService]:
 
 @pytest.fixture(scope="module")
 def client(service: FakeFieldService) -> Iterator[FsmClient]:
-    checked = Settings.checked(
+    checked = Settings.parse(
         {
             "base_url": service.base_url,
             "token": service.settings.token,
