@@ -130,7 +130,7 @@ class FormFilter:
             return False
         return _is_at_or_after(form.last_updated_on_date_time, self.updated_since)
 
-    def for_shared_stream(self) -> FormFilter:
+    def filters_not_in_references(self) -> FormFilter:
         """Return the filters that a reference to a form does not show.
 
         Waits that agree in these can share a listing: each checks the others on references.

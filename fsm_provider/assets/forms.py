@@ -89,7 +89,8 @@ def completed_forms(
         ``beginning``, with every form there is; a time, with forms updated at or after it, in UTC
         if it has no zone.
     :param late_by: how late a phone may sync, from an hour to 366 days. Each poll goes back an
-        hour, and one an hour goes back so far. What was emitted is remembered for as long.
+        hour. About once an hour, one goes back this far: after 60 polls if that is sooner, and less
+        often if it is more than a week. What was emitted is remembered for as long.
     :param property_id: forms of one property, or of each in a list.
     :param job_id: forms of one job, or of each in a list.
     :param form_category: category of the form; only the service can check it.

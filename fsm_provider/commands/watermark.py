@@ -34,7 +34,7 @@ def _show(options: argparse.Namespace) -> int:
         assets = _find_assets(options.name)
         rows = list(map(_cells_for, assets))
     print_table(HEAD, rows)
-    failures = [asset.unread for asset in assets if asset.unread]
+    failures = [asset.read_error for asset in assets if asset.read_error]
     if not failures:
         return 0
     only_absent = all(isinstance(failure, FsmNoLedgerError) for failure in failures)

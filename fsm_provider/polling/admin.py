@@ -40,8 +40,9 @@ class AssetStatus:
 
     :param dag_ids: the DAGs that it starts.
     :param is_disputed: those DAGs define it differently: the watcher heeds what was announced last.
-    :param stored: times, forms by day, and how the watcher fares, some 20 s ago at most.
-    :param unread: why that is not known: there is no database yet, or something fails.
+    :param stored: how the watcher fares, some 20 s ago while a triggerer runs it; and times and
+        forms by day, as they were saved last: with each event, else about once an hour.
+    :param read_error: why that is not known: there is no database yet, or something fails.
     :param is_claimed: a triggerer has watched it at some time, maybe long ago.
     :param poll_interval: seconds; 0: its configuration is not stored yet.
     """
@@ -52,12 +53,11 @@ class AssetStatus:
     dag_ids: set[str] = field(default_factory=set)
     is_disputed: bool = False
     stored: Mapping[str, Any] = field(default_factory=dict)
-    unread: Exception | None = None
+    read_error: Exception | None = None
     is_claimed: bool = False
     poll_interval: float = 0.0
 
-    @property
-    def prefix(self) -> str:
+    def read_prefix(self) -> str:
         """Return how the keys of the service begin that the connection leads to now.
 
         :raises AirflowNotFoundException: if nobody has defined the connection.
@@ -69,7 +69,7 @@ class AssetStatus:
 def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
     """Return the assets of completed forms in DAGs that Airflow has read, by name.
 
-    If reading fails for one connection, its assets have the error as ``unread``; others are read.
+    If reading fails for one connection, its assets have ``read_error``; others are read.
     """
     assets = [
         asset
@@ -89,7 +89,7 @@ def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> l
 
 def begin_anew(asset: AssetStatus, since: datetime) -> None:
     """Have the watcher of an asset emit the forms that were updated since a time."""
-    key = asset.prefix + RESET
+    key = asset.read_prefix() + RESET
     value = {"id": uuid4().hex, "time": since.timestamp()}
     if not AIRFLOW_V_3_3_PLUS:
         asyncio.run(sql_store(asset, create=True).aset(key, value))
@@ -156,13 +156,13 @@ def _assets_in_dags() -> list[AssetStatus]:
 def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
     """Fill in what the watchers of assets of one connection have stored."""
     try:
-        progress_key = assets[0].prefix + WATERMARK
+        progress_key = assets[0].read_prefix() + WATERMARK
         values = read_stored(assets, (OWNER, CONFIGURATION, progress_key))
     except Exception as error:
         if text_of(error) is None:
             raise
         for asset in assets:
-            asset.unread = error
+            asset.read_error = error
         return
     for asset in assets:
         owner = values.get((asset.asset_id, OWNER))

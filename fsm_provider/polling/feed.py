@@ -37,7 +37,7 @@ from fsm_provider.polling.subscriber import Subscriber
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-MAX_OWN = 20
+MAX_ONE_BY_ONE = 20
 """Subscribers that are asked for one by one in an interval; for more there is one listing."""
 GIVE_UP_CHANGES_AFTER = 900.0
 """Seconds until an unreadable listing of changes is left to the catch-ups."""
@@ -54,12 +54,12 @@ class Subscription:
     """What a feed keeps of a subscriber; nobody else sees it. Times are those of the event loop.
 
     :ivar due: when its next catch-up is.
-    :ivar asked: when its last catch-up began.
+    :ivar asked_at: when its last catch-up began.
     :ivar failing_since: since when its own queries fail; None: they do not.
     """
 
     due: float
-    asked: float = 0.0
+    asked_at: float = 0.0
     failing_since: float | None = None
 
 
@@ -121,7 +121,8 @@ class Feed:
         self._time_offset: float | None = None  # :meth:`time` less that of the loop
         self._asks_by_creation = False
         self._failures = 0  # of polls for changes, in a row
-        self._failing_since = _now()
+        self._failing_since = _now()  # the first of these failures
+        self._outage_since: float | None = None  # since when every query fails; None: some succeed
         self._has_unreadable_changes = False  # the last poll for them failed, others need not
         self._one_by_one_until = float("-inf")  # a listing for many has failed
         self._polled_at = _now()
@@ -162,9 +163,10 @@ class Feed:
         return self._subscriptions[subscriber].failing_since is not None
 
     def time(self) -> Time:
-        """Return the time by the earlier of two clocks, the service's and ours.
+        """Return the time by the service's clock or ours, whichever is earlier.
 
-        Before the service has answered, it is ours.
+        Before the first listing, it is ours. It is behind by as long as the last listing took: a
+        bound that is too early misses no form.
         """
         if self._time_offset is None:
             return time.time()
@@ -218,6 +220,7 @@ class Feed:
                 _tell(subscriber.on_poll, since, started)
         self._changes_since = started - LOOK_BACK
         self._has_unreadable_changes = False
+        self._outage_since = None
         self._failures = 0
         self._polled_at = _now()
         self._count_poll("complete")
@@ -230,17 +233,20 @@ class Feed:
         self._count_poll("failed")
         self._has_unreadable_changes = not _concerns_all_queries(error)
         if self._has_unreadable_changes:
-            self._give_up_in_time(since, asked)
+            self._outage_since = None
+            self._skip_unreadable_changes(since, asked)
             return
+        if self._outage_since is None:
+            self._outage_since = _now()
         for subscriber in list(self._subscriptions):
             if subscriber in self._subscriptions:
-                _tell(subscriber.on_failure, error, self._failing_since)
+                _tell(subscriber.on_failure, error, self._outage_since)
             await asyncio.sleep(0)
 
-    def _give_up_in_time(self, since: Time, asked: Time) -> None:
+    def _skip_unreadable_changes(self, since: Time, asked: Time) -> None:
         """Leave changes that stay unreadable to the catch-ups, and go on from the last attempt."""
         is_over = _now() - self._failing_since >= GIVE_UP_CHANGES_AFTER
-        if not is_over or self._time_offset is None:  # the service has not shown its time
+        if not is_over or self._time_offset is None:  # no listing has succeeded yet
             return
         logger.error(
             "Changes since %s could not be read; going on from %s", time_of(since), time_of(asked)
@@ -261,7 +267,7 @@ class Feed:
             if self._has_unreadable_changes or subscription.due <= now
         ]
         may_ask_together = not self._has_unreadable_changes and now >= self._one_by_one_until
-        if may_ask_together and len(due) > MAX_OWN:
+        if may_ask_together and len(due) > MAX_ONE_BY_ONE:
             await self._catch_up_together(due)
         else:
             await self._catch_up_one_by_one(due)
@@ -270,7 +276,7 @@ class Feed:
         queries = []
         for subscriber in subscribers:
             queries += subscriber.begin_catch_up()
-            self._subscriptions[subscriber].asked = _now()
+            self._subscriptions[subscriber].asked_at = _now()
         try:
             started, is_complete = await self._list_and_hand_out(_common_queries(queries))
         except FsmError as error:
@@ -284,21 +290,24 @@ class Feed:
 
     async def _catch_up_one_by_one(self, subscribers: list[Subscriber]) -> None:
         longest_unasked = nsmallest(
-            MAX_OWN, subscribers, key=lambda subscriber: self._subscriptions[subscriber].asked
+            MAX_ONE_BY_ONE,
+            subscribers,
+            key=lambda subscriber: self._subscriptions[subscriber].asked_at,
         )
         for subscriber in longest_unasked:
             subscription = self._subscriptions.get(subscriber)
             if subscription is None:  # it has left meanwhile
                 continue
             queries = subscriber.begin_catch_up()
-            subscription.asked = _now()
+            subscription.asked_at = _now()
             try:
                 started, is_complete = await self._list_and_hand_out(queries, subscriber)
             except FsmError as error:
                 if _concerns_all_queries(error):
                     return
                 subscription.due = _now()
-                if not self._has_unreadable_changes:  # else its query may fail as that of changes
+                # Else its query may fail for the same reason, and is asked again soon.
+                if not self._has_unreadable_changes:
                     subscription.due += REPEAT_FAILED_AFTER
                 if subscription.failing_since is None:
                     subscription.failing_since = _now()

@@ -49,7 +49,7 @@ class Source:
         return cls(
             fsm_conn_id,
             service,
-            filters=FormFilter(**filters).for_shared_stream(),
+            filters=FormFilter(**filters).filters_not_in_references(),
             query_params=json.dumps(query_params or {}, sort_keys=True, default=str),
             interval=float(interval),
         )
@@ -67,7 +67,7 @@ class Lister:
         self._source = source
         self._params = json.loads(source.query_params)
         self._client: FsmClient | None = None
-        self._read_connection_at = float("-inf")  # by the event loop
+        self._reread_connection_at = float("-inf")  # by the event loop
 
     async def list_forms(self, query: Query) -> ListingResult:
         wanted = replace(
@@ -94,21 +94,21 @@ class Lister:
             )
             return await asyncio.wrap_future(listing)
         except (FsmConnectionError, FsmUnauthorisedError):
-            self._read_connection_at = float("-inf")
+            self._reread_connection_at = float("-inf")
             raise
 
     async def _current_client(self) -> FsmClient:
         from fsm_provider.api.client import FsmClient
 
         now = asyncio.get_running_loop().time()
-        if self._client is not None and now < self._read_connection_at:
+        if self._client is not None and now < self._reread_connection_at:
             return self._client
         settings = await read_settings(self._source.fsm_conn_id)
         if self._client is None or self._client.settings != settings:
             self.close()
             metrics = AirflowMetrics({"connection": self._source.fsm_conn_id})
             self._client = FsmClient(settings, metrics=metrics)
-        self._read_connection_at = now + READ_CONNECTION_EVERY
+        self._reread_connection_at = now + READ_CONNECTION_EVERY
         return self._client
 
 
@@ -155,8 +155,12 @@ async def list_completely(
         reading = await list_forms(query)
         if reading.service != first.service:  # the connection was edited meanwhile
             return replace(reading, is_complete=False)
-        added = [form for form in reading.forms if form.id not in forms]
+        slipped = [
+            form
+            for form in reading.forms
+            if form.id not in forms and (form.time is None or form.time < first.started)
+        ]
         forms.update({form.id: form for form in reading.forms})
-        if not any(form.time is None or form.time < first.started for form in added):
+        if not slipped:
             return replace(first, forms=list(forms.values()))
     return replace(first, forms=list(forms.values()), is_complete=False)

@@ -48,7 +48,7 @@ LOOK_BACK = 3_600.0
 """Seconds that a poll goes back behind the start of the one before it, also after a restart."""
 ANY_FORM: RoutingKey = ("any", "")
 CLOCKS_AGREE = 5.0
-"""Seconds between two clocks that are none: requests take time, and times may lack milliseconds."""
+"""Seconds by which two clocks may differ, and still agree: times may lack milliseconds."""
 MAX_PLACES = 20
 """Properties and jobs that are asked for one by one; for more, the whole account is asked for."""
 
@@ -157,8 +157,8 @@ class ListingResult:
     """All pages of a listing.
 
     :ivar started: when its first page was requested, by the earlier of two clocks.
-    :ivar total: the number of records, by its last page; None: not known, or other than that of
-        ``forms``, as some records did not match.
+    :ivar total: the number of records, by its last page; None: not shown, or some records did not
+        match, so that it is not that of ``forms``.
     :ivar service: the base URL and the account that have answered.
     :ivar is_complete: no record that was there before ``started`` is missing.
     :ivar clock_offset: the service's clock less this machine's, in seconds; 0 if they agree, None
@@ -194,10 +194,10 @@ def list_once(
     for index, page in enumerate(pages.pages_with_warning()):
         server_time = seconds_of(getattr(page.meta, "server_time", None))
         if index == 0 and server_time is not None:
-            took = time.monotonic() - began
-            # It was read at some time until now: the earlier, as from too late a time, forms are
-            # missed.
-            ahead = server_time - took - requested
+            # The service read its clock between the request and now: it is ahead by at least so
+            # much, or behind. A start that is too late would miss forms.
+            now = requested + time.monotonic() - began
+            ahead = server_time - now
             behind = requested - server_time
             clock_offset = ahead if max(ahead, behind) > CLOCKS_AGREE else 0.0
             started = requested + min(ahead, 0.0)

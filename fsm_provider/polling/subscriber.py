@@ -10,7 +10,7 @@ from fsm_provider.polling.polls import FormVersion, Query, RoutingKey, Time
 class Subscriber(Protocol):
     """A sensor or a watcher, as a :class:`~.feed.Feed` sees it.
 
-    The feed alone calls these methods, in its event loop; none of them waits for anything.
+    The feed calls these methods, in its event loop; none of them waits for anything.
     """
 
     is_wait: ClassVar[bool]
@@ -41,9 +41,9 @@ class Subscriber(Protocol):
         """Note that it has been given all that the catch-up asked for, as of ``started``."""
 
     def on_failure(self, error: FsmError, since: float) -> None:
-        """Note that a listing failed for it, as the ones before have, too.
+        """Note that listings fail for it.
 
-        :param since: when the first of them failed, by the event loop.
+        :param since: when the first failed after the last success, by the event loop.
         """
 
     def on_service_changed(self) -> None:

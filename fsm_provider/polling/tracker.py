@@ -9,11 +9,11 @@ from fsm_provider.polling.watcher_config import FORMAT, WEEK
 
 DAY = 86_400.0
 MAX_RECENT = 1_000
-"""Forms that are stored anew with each event; more are merged into the chunk of that period."""
+"""Forms that are stored anew with each event; more are merged into the chunk of the period."""
 WATERMARK = "watermark"
 RECENT = "recent"
 CHUNKS = ("emitted/0", "emitted/1", "emitted/2", "emitted/3")
-"""Keys of chunks, each for the forms that were emitted in one period, and used in turn.
+"""Keys of chunks, each for the forms that were merged in one period, and used in turn.
 
 These keys come after the prefix of a service (:func:`~.watcher.prefix_for`).
 """
@@ -79,7 +79,7 @@ class EmittedForms:
         self._unsaved.clear()
 
     def _merge_recent(self, now: Time) -> None:
-        """Merge the recent versions into the chunk of the period in which they were emitted."""
+        """Merge the recent versions into the chunk of the present period."""
         for key in CHUNKS:
             self._forget_old(key)
         number = int(now // self._period)
@@ -145,7 +145,7 @@ class FormTracker:
         return max(self.watermark - back, self._lowest())
 
     def ingest(self, forms: Iterable[FormVersion], now: Time) -> None:
-        """Have those of the listed forms pending that are new.
+        """Add the listed forms that are new to the pending ones.
 
         One that is not wanted any more is forgotten, unless a newer version of it is pending.
         """

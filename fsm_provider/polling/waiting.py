@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-KEY = "waiting"
+WAITING_KWARG = "waiting"
 """Of the arguments with which a task is deferred: Airflow keeps them until it has ended."""
 
 
@@ -43,14 +43,14 @@ class Waiting:
 
     def as_kwargs(self) -> dict[str, str]:
         """Return it as an argument of a deferral: as text, which no version of Airflow wraps."""
-        return {KEY: json.dumps(asdict(self))}
+        return {WAITING_KWARG: json.dumps(asdict(self))}
 
 
 def waiting_in(next_kwargs: Any) -> Waiting | None:
     """Return what is in the arguments of a deferred task; None if there is nothing of ours."""
     from pydantic import ValidationError
 
-    text = next_kwargs.get(KEY) if isinstance(next_kwargs, Mapping) else None
+    text = next_kwargs.get(WAITING_KWARG) if isinstance(next_kwargs, Mapping) else None
     try:
         return _adapter().validate_json(text if isinstance(text, str) else "")
     except ValidationError:

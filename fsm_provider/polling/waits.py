@@ -65,7 +65,7 @@ class WaitState:
         to be found out.
     :ivar polled_at: when the worker's last listing began; None: none has succeeded.
     :ivar known: the forms that count, as pairs of id and name; None: not known, or too many.
-    :ivar futile_wakes: how many times in a row a trigger woke a worker that found nothing new.
+    :ivar futile_wakes: polls in a row on the worker that failed, or found nothing new after a wake.
     :ivar failing_since: since when polls fail, on the worker or in the triggerer; None: they work.
     :ivar paused_until: when the service may be asked again, as it has told the worker to wait.
     """
@@ -101,7 +101,7 @@ class WaitState:
         """Return when the poll whose forms it knows started; None: it does not know them."""
         return None if self.known is None else self.polled_at
 
-    def rest(self, interval: float) -> float:
+    def pause(self, interval: float) -> float:
         """Return the seconds before it may wake again: twice as many after each futile wake."""
         longest = max(CATCH_UP_EVERY, interval)
         doubled: float = interval * 2 ** min(self.futile_wakes, MAX_DOUBLINGS)
@@ -122,13 +122,18 @@ class WaitState:
             failing_since=None,
         )
 
+    def after_failure(self, failing_since: float) -> Self:
+        """Return the state after a poll on the worker that failed."""
+        return replace(self, futile_wakes=self.futile_wakes + 1, failing_since=failing_since)
+
 
 @dataclass(eq=False, slots=True)
 class Wait:
     """A deferred sensor in the triggerer: a :class:`~.subscriber.Subscriber` of the feed.
 
-    The trigger makes it, subscribes it, and awaits :attr:`woken`. The feed calls all else, in the
-    same event loop. Once woken, it is of no more use.
+    The trigger makes it, subscribes it, awaits :attr:`woken`, and wakes it at the deadline; then it
+    reads why it was woken. The feed calls the methods of a subscriber, in the same event loop. Once
+    woken, it is of no more use.
 
     :ivar tolerance: the seconds for which listings may fail, from :attr:`subscribed_at` on.
     :ivar names_by_id: what counts of all forms that it has heard of.

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import uuid4
 
 from fsm_provider.api.digests import digest_for
-from fsm_provider.api.errors import FsmError
+from fsm_provider.api.errors import FsmError, FsmInputError
 from fsm_provider.api.parsing import warn_once
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling.feed import Feed, subscribe
@@ -233,12 +233,12 @@ class Watcher:
         self._store = store
         self._prefix = prefix_for(service)
         self._owner = uuid4().hex
-        self._unread_key: str | None = None  # of what is being read; it stays if that is refused
+        self._refused_key: str | None = None  # of an entry that a newer version has written
         self._reset: str | None = None  # the last request of ``watermark set`` that it follows
         self._clock = asyncio.get_running_loop().time
         # Polls.
-        self._has_begun = False
-        self._has_moved = False  # the connection leads to another service
+        self._has_begun = False  # the floor is stored
+        self._has_service_changed = False  # the connection leads to another service
         # The bound of the last catch-up, where it was a poll of its own; None: it reconciled.
         self._own_poll_since: Time | None = None
         self._reconciled_at = LONG_AGO
@@ -263,10 +263,13 @@ class Watcher:
         return self.config.selection().routing_keys()
 
     def begin_catch_up(self) -> list[Query]:
-        """Ask what closes the gap; only then reconcile, whose failure leaves none."""
+        """Close a gap first; without one, reconcile once that is due.
+
+        A reconciliation asks for forms that a phone has synced late. If it fails, it leaves no gap.
+        """
         selection = self.config.selection()
-        is_due = self.check_after(self.feed.time()) == 0.0
-        if self._has_begun and is_due and not self.tracker.has_gap:
+        is_reconciliation_due = self._clock() >= self._next_reconciliation()
+        if self._has_begun and not self.tracker.has_gap and is_reconciliation_due:
             self._own_poll_since = None
             oldest = self.tracker.since(self.config.late_by)
             by_update = replace(selection, updated_since=oldest)
@@ -281,11 +284,13 @@ class Watcher:
     def check_after(self, now: Time) -> float:
         if self.tracker.has_gap:
             return 0.0
-        next_at = self._reconciled_at + self.config.reconcile_every()
-        return max(next_at - self._clock(), 0.0)
+        return max(self._next_reconciliation() - self._clock(), 0.0)
+
+    def _next_reconciliation(self) -> float:
+        return self._reconciled_at + self.config.reconcile_every()
 
     def ingest(self, forms: Iterable[FormVersion]) -> None:
-        if self._has_begun:  # the floor is stored; what came before, a catch-up brings
+        if self._has_begun:  # what came before, a catch-up brings
             self.tracker.ingest(forms, self.feed.time())
 
     def on_poll(self, since: Time, started: Time) -> None:
@@ -323,7 +328,7 @@ class Watcher:
             logger.log(level, FAILED, self.config.asset_name, watermark, error)
 
     def on_service_changed(self) -> None:
-        self._has_moved = True
+        self._has_service_changed = True
         self._wake.set()
 
     # --- events ---
@@ -340,7 +345,7 @@ class Watcher:
                 self._measure()
                 await self._check()
                 check_at = self._clock() + CHECK_EVERY
-            if self._has_moved:
+            if self._has_service_changed:
                 raise ReplacedError
             forms = self.tracker.take_event(self.config.max_forms_per_event)
             if forms:
@@ -388,8 +393,8 @@ class Watcher:
         :raises FsmInputError: if a newer version has written it. Called again, it claims nothing
             before that is gone: the newer version may watch the asset elsewhere.
         """
-        if self._unread_key is not None:
-            await self._read(self._unread_key)
+        if self._refused_key is not None:
+            await self._read(self._refused_key)
         await self._claim_or_renew()
         reset = await self._read(RESET)
         stored = await self._read(WATERMARK) or {}
@@ -414,9 +419,12 @@ class Watcher:
         """Return what is stored for this service; refuse what a newer version has written."""
         entry = await self._store.aget(self._prefix + key)
         if entry is not None:
-            self._unread_key = key
-            refuse_newer(entry, FORMAT, STORED_BY_NEWER)
-        self._unread_key = None
+            try:
+                refuse_newer(entry, FORMAT, STORED_BY_NEWER)
+            except FsmInputError:
+                self._refused_key = key
+                raise
+        self._refused_key = None
         return entry
 
     async def _claim_or_renew(self) -> None:
@@ -461,7 +469,10 @@ class Watcher:
             )
 
     async def _save(self) -> None:
-        """Store what was emitted; if that fails, a later call does. The first one begins."""
+        """Store what was emitted; if that fails, a later call does.
+
+        The first one stores the floor, from which on forms are taken.
+        """
         try:
             await self._check_claim()
             for key, entry in self.tracker.prepare_save(self.feed.time()):
@@ -478,7 +489,7 @@ class Watcher:
             return
         self.tracker.finish_save()
         self._save_at = self._clock() + self.config.reconcile_every()
-        if not self._has_begun:  # the floor is stored now
+        if not self._has_begun:
             self._begin()
 
     def _begin(self) -> None:

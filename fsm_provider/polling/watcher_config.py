@@ -80,6 +80,6 @@ class WatcherConfig:
 
         Usually an hour; less where polls are frequent, more where it goes back more than a week.
         """
-        usual = min(max(60 * self.poll_interval, 60.0), HOUR)
+        usual = min(60 * self.poll_interval, HOUR)
         weeks_back = max(self.late_by / WEEK, 1.0)
         return max(usual * weeks_back, self.poll_interval)

@@ -169,10 +169,11 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         self._missing = missing_forms(self._criteria, dict(known or ()))
         if known is None:
             self._missing["text"] = "no poll has succeeded"
-        self._filters: Mapping[str, object] = self._wanted.as_dict()
+        # For people: also the property that the job's record shows.
+        self._shown_filters: Mapping[str, object] = self._wanted.as_dict()
         if job.property_id is not None:
-            self._filters = {"property_id": job.property_id, **self._filters}
-        return _described(self._criteria, self._filters)
+            self._shown_filters = {"property_id": job.property_id, **self._shown_filters}
+        return _described(self._criteria, self._shown_filters)
 
     def poll(self) -> PokeReturnValue:
         from fsm_provider.polling.waits import WaitState
@@ -234,9 +235,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         if state is None or now + MIN_DEFERRAL > state.deadline:
             return
         if self._failing_since is not None:
-            state = replace(
-                state, futile_wakes=state.futile_wakes + 1, failing_since=self._failing_since
-            )
+            state = state.after_failure(self._failing_since)
         self.defer(
             trigger=FsmFormTrigger(
                 fsm_conn_id=self.fsm_conn_id,
@@ -258,7 +257,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     def _waiting(self, state: WaitState) -> Waiting:
         from fsm_provider.polling.waiting import Waiting
 
-        place = {name: str(value) for name, value in self._filters.items()}
+        place = {name: str(value) for name, value in self._shown_filters.items()}
         bound = self._wanted.created_since or self._wanted.updated_since
         return Waiting(
             fsm_conn_id=self.fsm_conn_id,
@@ -307,23 +306,21 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
     def _first_since(self, created: str | None, context: Context) -> str | None:
         """Return the bound, as text; None: ``updated_since`` is given alone.
 
-        Airflow 3.3 stores a bound that was given: of the stored one and that of a later attempt,
-        whose template may give another, the earlier one counts.
+        The sensor stores a bound that was given, since Airflow 3.3: of the stored one and that of a
+        later attempt, whose template may give another, the earlier one counts.
 
         :param created: when the job was created, if its record shows it.
         """
         since = self.since
-        if since is None and "updated_since" not in self._given:
-            since = created
-            if created is None:
-                # A run that an asset or a hand has triggered has no data interval.
-                since = context.get("data_interval_start")
-                if since is None and "dag_run" not in context:
-                    raise FsmInputError("since: is missing: only a task has a run that gives it")
-                since = since or context["dag_run"].run_after
-                self._clock_offset = None
-        if since is None:
+        if since is None and "updated_since" in self._given:
             return None
+        if since is None:
+            since = created
+        if since is None:
+            since = _start_of_run(context)
+            self._clock_offset = (
+                None  # the start is by Airflow's clock: a listing shows how far off
+            )
         bound = parse_time("since", since)
         store: Any = context.get("task_state_store")  # None before Airflow 3.3
         if self.since is not None and store is not None:
@@ -333,6 +330,15 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         if bound > datetime.now(UTC):
             self.log.warning("since: %s is in the future; no form counts before", bound.isoformat())
         return bound.isoformat()
+
+
+def _start_of_run(context: Context) -> Any:
+    """Return the start of the run's data interval, or else of the run."""
+    # A run that an asset or a hand has triggered has no data interval.
+    start = context.get("data_interval_start")
+    if start is None and "dag_run" not in context:
+        raise FsmInputError("since: is missing: only a task has a run that gives it")
+    return start or context["dag_run"].run_after
 
 
 class Identified(NamedTuple):

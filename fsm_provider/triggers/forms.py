@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import aclosing
 from dataclasses import dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -108,11 +108,11 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
             return
         state = WaitState.from_json(self.wait, self.poll_interval)
         loop = asyncio.get_running_loop()
-        left = max(state.deadline - time.time(), shortest)
-        rest = max(state.rest(self.poll_interval), shortest)
-        may_end_at = loop.time() + min(rest, left)
+        seconds_left = max(state.deadline - time.time(), shortest)
+        pause = max(state.pause(self.poll_interval), shortest)
+        may_end_at = loop.time() + min(pause, seconds_left)
         wait = self._wait_from(state)
-        timer = loop.call_later(left, wait.wake)
+        timer = loop.call_later(seconds_left, wait.wake)
         try:
             await asyncio.sleep(state.paused_until - time.time())
             with subscribe(self._source_from(state), wait, state.covered_since):
@@ -124,8 +124,10 @@ class FsmFormTrigger(DataclassTrigger, BaseTrigger):
         failing_since = state.failing_since
         if wait.failed_for is not None:
             since = time.time() - wait.failed_for
-            failing_since = min(since, failing_since or since)
-        elif wait.answered_at > may_end_at:  # an earlier one may have woken it in vain
+            failing_since = since if failing_since is None else min(since, failing_since)
+        elif wait.answered_at > may_end_at:
+            # A listing came once the wait might end, and did not end it. One before that does not
+            # end the worker's failures, or worker and trigger could take turns for ever.
             failing_since = None
         yield TriggerEvent({"wait": {**self.wait, "failing_since": failing_since}})
 
@@ -212,13 +214,15 @@ class FsmFormEventTrigger(DataclassTrigger, BaseEventTrigger):
             asset = ended.asset
             asset.watcher.confirm()
             events = ended.events
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(aclosing(events))
+        is_kept = False
+        try:
             yield TriggerEvent(await anext(events))
             # The triggerer asks for more only after it has taken the event.
-            closing = asyncio.create_task(_close_later(key))
-            _ended[key] = EndedRun(asset, events, closing)
-            stack.pop_all()
+            _ended[key] = EndedRun(asset, events, asyncio.create_task(_close_later(key)))
+            is_kept = True
+        finally:
+            if not is_kept:
+                await events.aclose()
 
 
 async def _close_later(key: Key) -> None:
@@ -257,14 +261,14 @@ class FsmFormConfigurationTrigger(DataclassTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
-        # It may be that of a newer version, whatever its fields: only what reads it refuses it.
+        # Not parsed: a newer version may have written it, which the watcher refuses as it reads it.
         config = json.loads(self.watch)
         asset = _asset_events(
             config.get("asset_name", ""), config.get("fsm_conn_id", "fsm_default")
         )
         await asset.configure(config)
         await asyncio.Event().wait()
-        yield TriggerEvent(None)
+        yield TriggerEvent(None)  # never reached: it makes this a generator
 
 
 def _asset_events(asset_name: str, fsm_conn_id: str) -> AssetEvents:

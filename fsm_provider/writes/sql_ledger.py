@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from sqlalchemy.sql.elements import ColumnElement
 
 MAX_TEXT = 2_000  # characters of a text, before it is escaped; what is compared is a digest
+MAX_KEY = 10_000  # of a key, which people give to find its row; MySQL stores no more once escaped
 MAX_RESULT_ID = 64  # characters
 MAX_BIGINT_DIGITS = 19
 MILLISECONDS_PER_DAY = 86_400_000
@@ -198,7 +199,7 @@ class SqlLedger:
         return {
             "scope": self._scope,
             "id": entry.id,
-            "key": _escaped(entry.key),
+            "key": _escaped(entry.key, MAX_KEY),
             "service": _escaped(entry.service),
             "service_id": self._service_id,
             "digest": entry.digest,
@@ -484,11 +485,11 @@ def task_digest(task: Task) -> str:
     return digest_for(astuple(task))
 
 
-def _escaped(value: Any) -> Any:
+def _escaped(value: Any, max_characters: int = MAX_TEXT) -> Any:
     """Return a text as every database can store it: ASCII, and not too long."""
     if not isinstance(value, str):
         return value
-    return encode_basestring_ascii(value[:MAX_TEXT])[1:-1]
+    return encode_basestring_ascii(value[:max_characters])[1:-1]
 
 
 def _unescaped(value: Any) -> Any:

@@ -288,7 +288,7 @@ class AirflowLedgers:
                 "that it names"
             ) from None
         from airflow.utils.session import create_session
-        from sqlalchemy import func, select
+        from sqlalchemy import select
 
         task_columns = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index)
         query = (
@@ -304,8 +304,9 @@ class AirflowLedgers:
         with create_session() as session:
             if newest is not None:
                 # And the other pages of their runs: those of a task are read together.
-                last_id = session.scalar(select(func.max(Stored.id))) or 0
-                is_new = Stored.id > last_id - newest
+                by_age = select(Stored.id).order_by(Stored.id.desc())
+                oldest_id = session.scalar(by_age.offset(newest - 1).limit(1)) or 0
+                is_new = Stored.id >= oldest_id
                 query = query.where(Stored.dag_run_id.in_(select(Stored.dag_run_id).where(is_new)))
             for row in session.execute(query):
                 if any(name in row.value for name in names):

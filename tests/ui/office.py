@@ -254,7 +254,7 @@ def add_assets(now: float) -> None:
             days[f"{date:%F}"] += chance.randrange(30)
         watermark = now - (9_400 if is_failing else 25)
         progress = {"floor": 0.0, "watermark": watermark, "days": days}
-        store(watched, watched.prefix + WATERMARK, progress)
+        store(watched, watched.read_prefix() + WATERMARK, progress)
 
 
 def store(asset: Any, key: str, value: Any) -> None:

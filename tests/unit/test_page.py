@@ -181,14 +181,14 @@ def asset(store):
         "watermark": datetime(2026, 1, 6, 7, 12, 40, tzinfo=UTC).timestamp(),
         "days": {f"{datetime.now(UTC):%F}": 1203},
     }
-    store_with(watched, watched.prefix + WATERMARK, progress)
+    store_with(watched, watched.read_prefix() + WATERMARK, progress)
     status = {"polled_at": 1.7e9, "failing_since": 1.8e9, "error": MARKUP, "backlog": 17}
     store_with(watched, OWNER, ["id", 1.0, status])
     REFUSED.clear()
     REFUSED["fsm_default/jobs"]["signature"] = 5
 
     def stored(key):
-        key = watched.prefix + key
+        key = watched.read_prefix() + key
         return admin.read_stored([watched], [key]).get((watched.asset_id, key))
 
     yield stored
@@ -233,6 +233,34 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     assert len(service.requests) == 1
 
 
+@pytest.mark.parametrize("store", ["in Airflow"], indirect=True)
+@STATE_STORE.needed
+def test_the_newest_rows_of_airflows_store_are_shown_however_far_apart_their_ids(store, browser):
+    from airflow.models.task_state_store import TaskStateStoreModel as Stored
+    from airflow.utils.session import create_session
+
+    later = AirflowStore("later")
+    with create_session() as session:
+        session.add(Stored(id=10_000, dag_run_id=later._run_id, **later._task, key="x", value="1"))
+
+    shown = words(browser("jo").get())
+
+    assert "1 jobs or other writes to look up" in shown
+
+
+@in_a_database
+def test_the_services_own_page_is_not_taken_for_that_of_a_property(
+    store, browser, service, connect
+):
+    connect(service, max_retries=0, web_url="https://fsm7.example.com/jobs/{id}")
+
+    shown = browser("jo").get().text
+
+    assert (
+        '<a target="_blank" rel="noreferrer" href="https://fsm7.example.com">The service' in shown
+    )
+
+
 def test_what_the_service_refused_counts_as_not_made(store, browser, service):
     service.fail("POST", "*", faults.Status(400))
     with pytest.raises(AirflowFailException):
@@ -271,9 +299,9 @@ def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browse
     assert 'title="2026-01-06 07:12:40 UTC"' in shown.text
     for text in (
         "Backlog: 17",
-        "Fails since 15 Jan 2027, 08:00 UTC",
+        "Fails at least since 15 Jan 2027, 08:00 UTC",
         "Forms: 1,203 in 30 days, 1,203 today",
-        "1,203 new forms today",
+        "1,203 forms passed on to DAGs today",
         "fsm_default/jobs 3 signature: 5",
     ):
         assert text in words(shown)
@@ -1100,11 +1128,13 @@ def test_a_wait_on_a_worker_is_found_however_its_property_was_given(
     store, waits, browser, arguments, shown
 ):
     rendered = {"fsm_conn_id": "fsm_default", "form_names": ["Gas"], **arguments}
-    waits.add_row("dag", "up_for_reschedule", "FsmFormSensor", rendered=rendered)
+    states = ("running", "up_for_reschedule", "scheduled", "queued", "up_for_retry")
+    for state in states:
+        waits.add_row("dag", state, "FsmFormSensor", rendered=rendered)
 
     page = browser("jo").get("?property=7")
 
-    assert "1 waits for forms in all, for property 7" in words(page)
+    assert "5 waits for forms in all, for property 7" in words(page)
     assert shown in waits_in(page)
 
 
@@ -1264,6 +1294,7 @@ def test_watchers_of_a_connection_that_is_broken_hide_no_others(asset, store, br
 
     assert "Connection gone cannot be used" in shown
     assert "Backlog: 17" in shown
+    assert "1,203 or more forms passed on to DAGs today (UTC), as those of 1 watcher" in shown
 
 
 @in_a_database
@@ -1281,7 +1312,7 @@ def test_a_watcher_of_dags_that_a_user_may_not_see_is_not_shown(asset, store, br
     shown = words(browser("vera").get())
 
     assert "Backlog: 17" not in shown
-    assert "0 new forms today" in shown
+    assert "0 forms passed on to DAGs today" in shown
     assert "1 of 1 watchers fail" in shown
 
 

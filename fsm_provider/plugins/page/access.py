@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -54,7 +54,9 @@ MAY_LOOK = [Depends(requires_access_dag("GET", TASK_INSTANCES))]
 MAY_EDIT = [Depends(check_origin), Depends(requires_access_dag("PUT", TASK_INSTANCES))]
 
 
-def dags_allowed(method: Any, user: Any, dag_ids: Iterable[str | None]) -> set[str]:
+def dags_allowed(
+    method: Literal["GET", "PUT"], user: Any, dag_ids: Iterable[str | None]
+) -> set[str]:
     """Return those DAGs whose task instances a user may see (GET) or edit (PUT); None is none."""
     details = {dag_id: DagDetails(id=dag_id) for dag_id in dag_ids if dag_id is not None}
     if details and conf.getboolean("core", "multi_team", fallback=False):

@@ -33,9 +33,10 @@ from fsm_provider.plugins.page.reading import (
     may_begin,
     or_none,
     owners_of,
-    property_page,
+    property_url,
     read_connections,
     read_ledgers,
+    service_url,
 )
 from fsm_provider.plugins.page.waits import read_waits, rendered_id
 from fsm_provider.plugins.webhooks.events import count_deliveries
@@ -99,7 +100,7 @@ def settle_write(
     why: Text,
     outcome: Text,
     job_id: Text = "",
-    shown: Text = "",
+    back_to: Text = "",
 ) -> Response:
     try:
         settlement = settlement_from(outcome, job_id.strip())
@@ -111,8 +112,8 @@ def settle_write(
                 raise HTTPException(403)
             ledger_admin.settle(ledgers, entry_in_ledger, settlement, user.get_name(), why)
     except Exception as error:  # noqa: BLE001 - the 403 and what is a defect are raised again
-        return render(user, View(conn_id=shown), refused=text_or_raise(error))
-    return lead_back({"conn_id": shown, "settled": entry.id})
+        return render(user, View(conn_id=back_to), refused=text_or_raise(error))
+    return lead_back({"conn_id": back_to, "settled": entry.id})
 
 
 def settlement_from(outcome: str, job_id: str) -> Settlement:
@@ -127,7 +128,7 @@ def settlement_from(outcome: str, job_id: str) -> Settlement:
 
 @app.post("/begin", dependencies=MAY_EDIT)
 def begin_anew(
-    user: GetUserDep, conn_id: Text, asset_id: Number, since: Text, shown: Text = ""
+    user: GetUserDep, conn_id: Text, asset_id: Number, since: Text, back_to: Text = ""
 ) -> Response:
     try:
         assets = asset_admin.watched_assets(fsm_conn_id=conn_id)
@@ -136,8 +137,8 @@ def begin_anew(
             raise HTTPException(403)
         asset_admin.begin_anew(asset, parse_past("since", since))
     except Exception as error:  # noqa: BLE001 - the 403 and what is a defect are raised again
-        return render(user, View(conn_id=shown), refused=text_or_raise(error))
-    return lead_back({"conn_id": shown})
+        return render(user, View(conn_id=back_to), refused=text_or_raise(error))
+    return lead_back({"conn_id": back_to})
 
 
 def lead_back(query: dict[str, str]) -> Response:
@@ -152,7 +153,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
     listed.update(asset.fsm_conn_id for asset in assets or ())
     asked = [view.conn_id] if view.conn_id else sorted(listed) or ["fsm_default"]
     settings, broken = read_connections(asked, listed)
-    is_unknown = view.conn_id not in ("", *settings, *broken)
+    is_conn_unknown = view.conn_id not in ("", *settings, *broken)
     now = time.time()
     today = int(now) // SECONDS_PER_DAY
     days = range(today - DAYS + 1, today + 1)  # numbered from 1970
@@ -166,7 +167,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         listed=sorted(listed.union(settings)),
         settings=settings,
         broken=broken,
-        is_unknown=is_unknown,
+        is_conn_unknown=is_conn_unknown,
         days=labels,
         now=now,
         nonce=nonce,
@@ -182,13 +183,14 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         by_day=lambda counts: [counts.get(label, 0) for label in labels],
         deliveries=or_none(lambda: count_deliveries(*settings)),
         time_of=time_of,
-        property_page=property_page,
+        property_url=property_url,
+        service_url=service_url,
         job_page=job_page_url,
         waiting_in=waiting_in,
         rendered_id=rendered_id,
         may_begin=lambda asset: may_begin(user, asset),
     )
-    status = 404 if is_unknown else 200
+    status = 404 if is_conn_unknown else 200
     headers = {
         "Content-Security-Policy": POLICY.format(nonce),
         "Cache-Control": "no-store",

@@ -4,9 +4,9 @@ import logging
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Self, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from airflow.models.dag import DagModel
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
@@ -63,6 +63,13 @@ class View:
     def stripped(self) -> Self:
         return replace(self, q=self.q.strip(), property=canonical_id(self.property))
 
+    def query(self, **changes: Any) -> str:
+        """Return the address's query with changes, without what has its default."""
+        changed = asdict(replace(self, settled="", **changes))
+        defaults = asdict(View())
+        given = {name: value for name, value in changed.items() if value != defaults[name]}
+        return f"?{urlencode(given)}"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -80,7 +87,7 @@ class LedgerSection:
     :param settled: what people have settled or forgotten last.
     :param totals: how many entries there are, by state.
     :param written: the same, by day and state.
-    :param may_edit: the DAGs whose writes the user may settle.
+    :param editable_dags: those whose writes the user may settle.
     :param absent: connections without a ledger, by the connection of its database.
     :param unreadable: connections whose ledger cannot be read.
     """
@@ -91,7 +98,7 @@ class LedgerSection:
     settled: list[Row] = field(default_factory=list)
     totals: Counter[str] = field(default_factory=Counter)
     written: Counter[tuple[int, str]] = field(default_factory=Counter)
-    may_edit: set[str] = field(default_factory=set)
+    editable_dags: set[str] = field(default_factory=set)
     absent: dict[str, list[str]] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
 
@@ -101,7 +108,7 @@ def read_connections(
 ) -> tuple[dict[str, Settings], dict[str, str]]:
     """Return the settings of connections, and why those of others cannot be read.
 
-    In neither is what nothing has ``listed``, and what is no connection of our type either.
+    A connection that is not ``listed`` is in neither if it does not exist, or is of another type.
     """
     settings = {}
     broken = {}
@@ -146,7 +153,7 @@ def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> Led
     settled = filter(_settled_at, section.settled)  # the others have notes of late responses
     section.settled = sorted(settled, key=_settled_at, reverse=True)[:MAX_SETTLED]
     rows = section.uncertain + section.found
-    section.may_edit = dags_allowed("PUT", user, [dag_of(row.entry) for row in rows])
+    section.editable_dags = dags_allowed("PUT", user, [dag_of(row.entry) for row in rows])
     return section
 
 
@@ -167,12 +174,12 @@ def _add_ledgers(
 
     tallies = ledgers.counts()
     here = our_airflows()
-    may_see = dags_allowed("GET", user, {tally.dag_id for tally in tallies})
+    visible_dags = dags_allowed("GET", user, {tally.dag_id for tally in tallies})
     for tally, number in tallies.items():
-        if tally.airflow in here and tally.dag_id in may_see:
+        if tally.airflow in here and tally.dag_id in visible_dags:
             section.totals[tally.state] += number
             section.written[tally.day, tally.state] += number
-    ours = EntryFilter(sent_by={"dag_id": may_see, "airflow": here})
+    ours = EntryFilter(sent_by={"dag_id": visible_dags, "airflow": here})
     add(section.uncertain, ours, view.page * ROWS, is_open=True)
     add(section.settled, replace(ours, has_note=True), MAX_NOTED)
     wanted = replace(ours, part=view.q, property_id=view.property)
@@ -214,12 +221,12 @@ def _settled_at(row: Row) -> str:
 
 
 def assets_for(user: Any, view: View, assets: Iterable[AssetStatus]) -> list[AssetStatus]:
-    """Return the assets of a connection, as far as the user may see a DAG that they start."""
+    """Return the assets of a connection that start no DAG, or one that the user may see."""
     shown = []
     for asset in assets:
         is_wanted = view.conn_id in ("", asset.fsm_conn_id)
-        may_see = not asset.dag_ids or dags_allowed("GET", user, asset.dag_ids)
-        if is_wanted and may_see:
+        is_visible = not asset.dag_ids or dags_allowed("GET", user, asset.dag_ids)
+        if is_wanted and is_visible:
             shown.append(asset)
     return shown
 
@@ -229,13 +236,17 @@ def may_begin(user: Any, asset: AssetStatus) -> bool:
     return bool(asset.dag_ids) and dags_allowed("PUT", user, asset.dag_ids) == asset.dag_ids
 
 
-def property_page(settings: Settings, property_id: str | None) -> str | None:
-    """Return the URL of a property's jobs, as far as ``web_url`` shows it; else of the service."""
+def property_url(settings: Settings, property_id: str | None) -> str | None:
+    """Return the URL of a property's jobs; None if ``web_url`` does not show where they are."""
+    before_job = re.split(r"[^/?&]*\{id\}", settings.web_url or "")[0].rstrip("/?&")
+    if not property_id or "{propertyID}" not in before_job:
+        return None
+    return job_page_url(before_job, "", property_id)
+
+
+def service_url(settings: Settings) -> str | None:
     if not settings.web_url:
         return None
-    before_job = re.split(r"[^/?&]*\{id\}", settings.web_url)[0].rstrip("/?&")
-    if property_id and "{propertyID}" in before_job:
-        return job_page_url(before_job, "", property_id)
     return "://".join(urlsplit(settings.web_url)[:2])
 
 

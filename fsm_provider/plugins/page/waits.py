@@ -18,7 +18,7 @@ from sqlalchemy import Text, and_, case, cast, func, or_, select, true
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.plugins.page.reading import ROWS, View
 from fsm_provider.polling.admin import running_triggerer
-from fsm_provider.polling.waiting import KEY, text_of_field, waiting_in
+from fsm_provider.polling.waiting import WAITING_KWARG, text_of_field, waiting_in
 from fsm_provider.triggers.forms import TIMEOUT_GRACE
 
 SENSORS = ("FsmFormSensor", "FsmRecordSensor")
@@ -26,20 +26,22 @@ ARGUMENTS = {
     "fsm_conn_id": ['"fsm_conn_id"'],
     "property_id": ['"property_id"', '"property"', '"property": {"id"', '"propertyID"'],
 }
-"""Where the arguments of a sensor, as text, have what is searched for; it may be in a record."""
+"""How a sensor's arguments, as JSON text, begin a value that is searched for, maybe in a record."""
 STATES_WITH_DESCRIPTION = ("deferred", "scheduled", "queued", "running")
-STATES_WITHOUT_DESCRIPTION = ("running", "up_for_reschedule", "up_for_retry", "deferred")
+STATES_WITHOUT_DESCRIPTION = (*STATES_WITH_DESCRIPTION, "up_for_reschedule", "up_for_retry")
 _STORED = cast(TaskInstance.next_kwargs, Text)
 _RENDERED = cast(Rendered.rendered_fields, Text)
-_IS_DESCRIBED = and_(TaskInstance.state.in_(STATES_WITH_DESCRIPTION), _STORED.contains(f'"{KEY}"'))
+_IS_DESCRIBED = and_(
+    TaskInstance.state.in_(STATES_WITH_DESCRIPTION), _STORED.contains(f'"{WAITING_KWARG}"')
+)
 _IS_UNDESCRIBED = and_(
     TaskInstance.state.in_(STATES_WITHOUT_DESCRIPTION),
     TaskInstance.operator.in_(SENSORS),
-    func.coalesce(_STORED, "").not_like(f'%"{KEY}"%'),
+    func.coalesce(_STORED, "").not_like(f'%"{WAITING_KWARG}"%'),
 )
 _TASK = ("dag_id", "run_id", "task_id", "map_index")
 _COLUMNS = [getattr(TaskInstance, name) for name in (*_TASK, "state", "start_date", "next_kwargs")]
-_IS_ITS = and_(*(getattr(Rendered, name) == getattr(TaskInstance, name) for name in _TASK))
+_IS_OF_SAME_TASK = and_(*(getattr(Rendered, name) == getattr(TaskInstance, name) for name in _TASK))
 
 
 class WaitSection(NamedTuple):
@@ -64,8 +66,8 @@ def read_waits(user: Any, view: View) -> WaitSection:
     """Return the waits of a connection and a property; empty: of all."""
     is_wait = and_(
         or_(_IS_DESCRIBED, _IS_UNDESCRIBED),
-        _has("fsm_conn_id", view.conn_id),
-        _has("property_id", view.property),
+        _waits_for("fsm_conn_id", view.conn_id),
+        _waits_for("property_id", view.property),
     )
     tomorrow = datetime.now(UTC) + timedelta(days=1, seconds=TIMEOUT_GRACE)
     ends_soon = case((TaskInstance.trigger_timeout < tomorrow, 1))
@@ -76,7 +78,7 @@ def read_waits(user: Any, view: View) -> WaitSection:
             func.count(ends_soon),
             func.count(TaskInstance.trigger_timeout),
         )
-        .outerjoin(Rendered, _IS_ITS)
+        .outerjoin(Rendered, _IS_OF_SAME_TASK)
         .where(is_wait)
         .group_by(TaskInstance.dag_id)
     )
@@ -86,16 +88,16 @@ def read_waits(user: Any, view: View) -> WaitSection:
     missing = Counter[str]()
     with create_session() as session:
         counts = session.execute(counting).all()
-        may_see = dags_allowed("GET", user, [dag_id for dag_id, *_ in counts])
+        visible_dags = dags_allowed("GET", user, [dag_id for dag_id, *_ in counts])
         for dag_id, of_dag, soon_of_dag, known_of_dag in counts:
-            if dag_id in may_see:
+            if dag_id in visible_dags:
                 number += of_dag
                 end_soon += soon_of_dag
                 end_known += known_of_dag
         listing = (
             select(*_COLUMNS, Rendered.rendered_fields)
-            .outerjoin(Rendered, _IS_ITS)
-            .where(is_wait, TaskInstance.dag_id.in_(may_see))
+            .outerjoin(Rendered, _IS_OF_SAME_TASK)
+            .where(is_wait, TaskInstance.dag_id.in_(visible_dags))
             # Databases sort NULL differently: a task on a worker has no such time.
             .order_by(
                 case((TaskInstance.trigger_timeout.is_(None), 1), else_=0),
@@ -124,8 +126,8 @@ def rendered_id(fields: Any, name: str) -> Any:
     return job.get(f"{name}ID") if isinstance(job, Mapping) else None
 
 
-def _has(name: str, value: str) -> Any:
-    """Return whether a sensor waits for this connection or property; an empty value matches."""
+def _waits_for(name: str, value: str) -> Any:
+    """Return the condition that a sensor waits for a connection or property; empty: for any."""
     if not value:
         return true()
     texts = []

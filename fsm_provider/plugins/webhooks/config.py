@@ -121,7 +121,7 @@ def read_routes() -> Routes:
     registrations = defaultdict(list)
     for stored in stored_variable_values(REGISTRATION_PREFIX):
         registration = _parse_variable(stored)
-        if isinstance(registration, dict):
+        if isinstance(registration, dict):  # not path tokens, whose Variables begin alike
             route = str(registration.get("for"))  # input: whoever may write Variables wrote it
             registrations[route].append(registration)
     return {

@@ -43,7 +43,7 @@ class DeliveryCounts(NamedTuple):
         return self.accepted is not None
 
 
-def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> DeliveryOutcome:
+def record_delivery(uri: str, digest: str, extra: dict[str, Any]) -> DeliveryOutcome:
     """Record a delivery, unless it repeats one of the last 24 hours; return once it is stored.
 
     Earlier deliveries are looked up among the asset's events, in a transaction that locks the
@@ -51,16 +51,16 @@ def record_delivery(uri: str, delivery: str, extra: dict[str, Any]) -> DeliveryO
     the database: call it in a thread.
 
     :param uri: the URI of the asset, which some DAG has to use.
-    :param delivery: distinguishes the delivery; the event's ``extra`` holds it as ``delivery``.
+    :param digest: distinguishes the delivery; the event's ``extra`` holds it as ``delivery``.
     :param extra: JSON values, which the event's ``extra`` holds as well.
     """
     with create_session() as session:
         asset = _lock_asset(session, uri)
         if asset is None:
             return "no asset"
-        if _is_recorded(session, asset, delivery):
+        if _is_recorded(session, asset, digest):
             return "repeated"
-        is_registered = _register_event(session, asset, {"delivery": delivery, **extra})
+        is_registered = _register_event(session, asset, {"delivery": digest, **extra})
         return "accepted" if is_registered else "no asset"
 
 

@@ -426,7 +426,7 @@ class Trigger:
             async with asyncio.timeout_at(self.ends):
                 with subscribe(source, wait, self.state.covered_since):
                     await wait.woken
-                rests_until = began + self.state.rest(interval)
+                rests_until = began + self.state.pause(interval)
                 await asyncio.sleep(rests_until - loop_time())
         if not self.done.done():
             self.done.set_result(None)

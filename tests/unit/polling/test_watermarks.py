@@ -131,7 +131,7 @@ def test_a_connection_that_nobody_has_defined_keeps_no_other_from_being_shown(te
     for watched in admin.watched_assets():
         if watched.name != "of_9":
             progress = {"watermark": watermark, "floor": floor}
-            store_with(watched, watched.prefix + WATERMARK, progress)
+            store_with(watched, watched.read_prefix() + WATERMARK, progress)
 
     code, output, error = run("show")
 

@@ -357,6 +357,21 @@ async def test_workers_are_woken_by_what_is_permanent_at_once_else_after_their_t
 
 
 @hurried()
+async def test_an_outage_counts_from_its_begin_whatever_failed_for_others_before(service):
+    service.fail("GET", "/forms", Refuses(fault=faults.Status(500)), every=True)
+
+    async with triggerer() as waits:
+        waiting = waits.start(trigger(job_id=1, failure_tolerance=30.0))
+        await asyncio.sleep(90)
+        assert not waiting.done()
+        with service.refuse_connections():
+            took = await waits.seconds_until(waiting, 10_000)
+
+        assert took >= 29
+        assert (await waiting)["failing_since"]
+
+
+@hurried()
 async def test_a_service_that_hangs_delays_neither_the_loop_nor_other_connections(
     service, monkeypatch
 ):
