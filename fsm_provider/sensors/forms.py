@@ -6,16 +6,13 @@ How a deferred one goes back and forth between worker and triggerer is told in
 
 from __future__ import annotations
 
-import json
 import time
-from ast import literal_eval
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from inspect import unwrap
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from airflow.providers.common.compat.sdk import PokeReturnValue, conf
 
@@ -26,7 +23,6 @@ from fsm_provider.api.validation import (
     parse_choice,
     parse_count,
     parse_flag,
-    parse_identifier,
     parse_time,
     pluralize,
 )
@@ -146,6 +142,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
 
     def begin(self, context: Context) -> str:
         """Fix for all polls of this process what is filtered and when forms are enough."""
+        from fsm_provider.polling.places import Identified, identified
         from fsm_provider.polling.polls import Criteria
 
         wanted = self.form_filter()
@@ -154,9 +151,9 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         job = Identified()
         identifiers = {}
         if self.property is not None:
-            identifiers["property_id"] = _identified("property", self.property).identifier
+            identifiers["property_id"] = identified("property", self.property).identifier
         if self.job is not None:
-            job = _identified("job", self.job)
+            job = identified("job", self.job)
             identifiers["job_id"] = job.identifier
         if self._wait_state is None:
             self.since = self._first_since(job.created, context)
@@ -339,52 +336,6 @@ def _start_of_run(context: Context) -> Any:
     if start is None and "dag_run" not in context:
         raise FsmInputError("since: is missing: only a task has a run that gives it")
     return start or context["dag_run"].run_after
-
-
-class Identified(NamedTuple):
-    """What ``job`` or ``property`` is given: its identifier, and what the record of a job shows.
-
-    :ivar created: when the job was created, ISO 8601.
-    :ivar property_id: the property that the job is on.
-    """
-
-    identifier: Any = None
-    created: str | None = None
-    property_id: str | None = None
-
-
-def _identified(name: str, value: Any) -> Identified:
-    value = _parsed_record(value)
-    is_single = isinstance(value, str | Mapping)
-    if hasattr(value, "__iter__") and not is_single:  # a mapped task's outputs are no list
-        raise FsmInputError(
-            f"{name}: is a list: each map index of a mapped task gives one. Use "
-            f".expand({name}=...), or map a task group"
-        )
-    if not isinstance(value, Mapping):
-        return Identified(value)
-    key = f"{name}ID" if f"{name}ID" in value else "id"
-    if value.get(key) is None:
-        raise FsmInputError(f"{name}: is a record without {name}ID and id")
-    if name != "job":
-        return Identified(value[key])
-    created = None
-    property_id = None
-    with suppress(FsmInputError):
-        property_id = str(parse_identifier("property", value.get("propertyID")))
-    if key == "id":  # a record with a jobID, such as a form, has times of its own
-        with suppress(FsmInputError):
-            created = parse_time("since", value.get("createdOnDateTime")).isoformat()
-    return Identified(value[key], created, property_id)
-
-
-def _parsed_record(value: Any) -> Any:
-    """Return the record that a template has rendered as JSON or Python; others as they are."""
-    if isinstance(value, str) and value.lstrip().startswith("{"):
-        for parse in (json.loads, literal_eval):
-            with suppress(ValueError, SyntaxError, RecursionError):
-                return parse(value)
-    return value
 
 
 def _described(criteria: Criteria, filters: Mapping[str, object]) -> str:

@@ -27,7 +27,9 @@ ONLY_WHAT_IS_MISSING = (
     "look each write up in the service, and put only what is missing into another run"
 )
 SERVICE_CHANGED = "Restore its host and login, and clear the task"
-SERVICE_IS_THERE = "If nothing was sent to it, rename it first, to any text"
+SERVICE_IS_THERE = (
+    "If nothing was sent to it, rename it first, to any text; else they cannot become one"
+)
 SERVICE_IS_NOT_THERE = f"'{COMMAND} services' shows those that it knows"
 LEDGER_CHANGED = (
     "restore state_conn_id and airflow_name, and clear the task; or, if that ledger is gone, "
@@ -63,6 +65,7 @@ def for_unknown_service(fsm_conn_id: str, known: Iterable[str], new: str) -> str
     add = f"{COMMAND} add-service {shlex.join(['--conn-id', fsm_conn_id, new])}"
     text = "\n"
     for name in known:
+        text += f"If it is {name}, whose host and login are right: give them to the connection.\n"
         text += f"If it is {name}, which has another host or login now:\n"
         text += f"  {_rename(fsm_conn_id, name, new)}\n"
     return f"{text}If it is another service:\n  {add}\nThen clear the task."

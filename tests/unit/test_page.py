@@ -268,7 +268,7 @@ def test_what_the_service_refused_counts_as_not_made(store, browser, service):
 
     shown = words(browser("jo").get())
 
-    assert "Not made: 1 in 30 days, 1 today" in shown
+    assert "Sent, and not made: 1 in 30 days, 1 today" in shown
     assert "Uncertain or on their way: 1 in 30 days, 1 today" in shown
 
 
@@ -687,10 +687,15 @@ def test_a_connection_of_a_secrets_backend_that_is_broken_is_not_said_to_be_abse
 
 
 @in_a_database
+@pytest.mark.parametrize("names_database_likewise", [True, False])
 def test_two_connections_of_one_service_and_ledger_have_each_write_once(
-    service, store, browser, monkeypatch
+    service, store, browser, monkeypatch, names_database_likewise
 ):
-    monkeypatch.setenv("AIRFLOW_CONN_AGAIN", os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
+    again = json.loads(os.environ["AIRFLOW_CONN_FSM_DEFAULT"])
+    if not names_database_likewise:
+        monkeypatch.setenv("AIRFLOW_CONN_LEDGER_B", os.environ["AIRFLOW_CONN_LEDGER"])
+        again["extra"] = {**again["extra"], "state_conn_id": "ledger_b"}
+    monkeypatch.setenv("AIRFLOW_CONN_AGAIN", json.dumps(again))
 
     shown = words(browser("jo").get())
 
@@ -1122,6 +1127,10 @@ def test_forms_since_is_the_bound_and_not_when_the_wait_began(store, waits, brow
         ({"property": {"id": 7}}, "- 7 waits for Gas"),
         ({"job": {"id": 21, "propertyID": 7}}, "21 7 waits for Gas"),
         ({"job_id": 21, "property_id": "7"}, "21 7 waits for Gas"),
+        ({"property_id": " 007 "}, "- 7 waits for Gas"),
+        ({"property_id": 7.0}, "- 7 waits for Gas"),
+        ({"property": '{"id": "07"}'}, "- 7 waits for Gas"),
+        ({"job": "{'id': 21, 'propertyID': 7}"}, "21 7 waits for Gas"),
     ],
 )
 def test_a_wait_on_a_worker_is_found_however_its_property_was_given(

@@ -38,7 +38,7 @@ from fsm_provider.plugins.page.reading import (
     read_ledgers,
     service_url,
 )
-from fsm_provider.plugins.page.waits import read_waits, rendered_id
+from fsm_provider.plugins.page.waits import property_of, read_waits, rendered_place
 from fsm_provider.plugins.webhooks.events import count_deliveries
 from fsm_provider.polling import admin as asset_admin
 from fsm_provider.polling.polls import time_of
@@ -187,7 +187,8 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         service_url=service_url,
         job_page=job_page_url,
         waiting_in=waiting_in,
-        rendered_id=rendered_id,
+        property_of=property_of,
+        rendered_place=rendered_place,
         may_begin=lambda asset: may_begin(user, asset),
     )
     status = 404 if is_conn_unknown else 200

@@ -26,7 +26,7 @@ from fsm_provider.hooks.connection import (
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.polling.admin import AssetStatus
 from fsm_provider.user_errors import text_of
-from fsm_provider.writes.admin import open_place
+from fsm_provider.writes.admin import database_of, open_place
 from fsm_provider.writes.ledger import EntryFilter, LedgerEntry, LedgerReader
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -132,10 +132,11 @@ def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> Led
     section = LedgerSection()
     places: dict[str | None, list[str]] = defaultdict(list)
     for conn_id, connection in settings.items():
-        places[connection.state_conn_id].append(conn_id)
+        places[_database_of(connection.state_conn_id)].append(conn_id)
     if not AIRFLOW_V_3_3_PLUS:
         places.pop(None, None)  # no task can write without a database
-    for state_conn_id, conn_ids in places.items():
+    for conn_ids in places.values():
+        state_conn_id = settings[conn_ids[0]].state_conn_id
         # Of two that share a service, the first names its rows.
         conn_id_by_service = {settings[conn_id].service: conn_id for conn_id in reversed(conn_ids)}
         try:
@@ -155,6 +156,16 @@ def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> Led
     rows = section.uncertain + section.found
     section.editable_dags = dags_allowed("PUT", user, [dag_of(row.entry) for row in rows])
     return section
+
+
+def _database_of(state_conn_id: str | None) -> str | None:
+    """Return which database a ledger is in, as two connections may name one; None: Airflow's."""
+    if state_conn_id is None:
+        return None
+    try:
+        return database_of(state_conn_id)
+    except Exception:  # noqa: BLE001 - whoever opens it says why
+        return state_conn_id
 
 
 def _add_ledgers(

@@ -7,26 +7,25 @@ arguments, as it has rendered them.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from airflow.models import TaskInstance
 from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
 from airflow.utils.session import create_session
-from sqlalchemy import Text, and_, case, cast, func, or_, select, true
+from sqlalchemy import Text, and_, case, cast, func, or_, select
 
+from fsm_provider.api.errors import FsmInputError
+from fsm_provider.api.validation import canonical_id
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.plugins.page.reading import ROWS, View
 from fsm_provider.polling.admin import running_triggerer
+from fsm_provider.polling.places import Identified, identified
 from fsm_provider.polling.waiting import WAITING_KWARG, text_of_field, waiting_in
 from fsm_provider.triggers.forms import TIMEOUT_GRACE
 
 SENSORS = ("FsmFormSensor", "FsmRecordSensor")
-ARGUMENTS = {
-    "fsm_conn_id": ['"fsm_conn_id"'],
-    "property_id": ['"property_id"', '"property"', '"property": {"id"', '"propertyID"'],
-}
-"""How a sensor's arguments, as JSON text, begin a value that is searched for, maybe in a record."""
 STATES_WITH_DESCRIPTION = ("deferred", "scheduled", "queued", "running")
 STATES_WITHOUT_DESCRIPTION = (*STATES_WITH_DESCRIPTION, "up_for_reschedule", "up_for_retry")
 _STORED = cast(TaskInstance.next_kwargs, Text)
@@ -64,29 +63,29 @@ class WaitSection(NamedTuple):
 
 def read_waits(user: Any, view: View) -> WaitSection:
     """Return the waits of a connection and a property; empty: of all."""
-    is_wait = and_(
-        or_(_IS_DESCRIBED, _IS_UNDESCRIBED),
-        _waits_for("fsm_conn_id", view.conn_id),
-        _waits_for("property_id", view.property),
-    )
+    is_wait = or_(_IS_DESCRIBED, _IS_UNDESCRIBED)
+    if view.conn_id:
+        is_wait = and_(is_wait, _is_for_connection(view.conn_id))
     tomorrow = datetime.now(UTC) + timedelta(days=1, seconds=TIMEOUT_GRACE)
     ends_soon = case((TaskInstance.trigger_timeout < tomorrow, 1))
-    counting = (
-        select(
-            TaskInstance.dag_id,
-            func.count(),
-            func.count(ends_soon),
-            func.count(TaskInstance.trigger_timeout),
-        )
-        .outerjoin(Rendered, _IS_OF_SAME_TASK)
-        .where(is_wait)
-        .group_by(TaskInstance.dag_id)
-    )
     number = 0
     end_soon = 0
     end_known = 0
     missing = Counter[str]()
     with create_session() as session:
+        if view.property:
+            is_wait = _is_for_property(session, is_wait, view.property)
+        counting = (
+            select(
+                TaskInstance.dag_id,
+                func.count(),
+                func.count(ends_soon),
+                func.count(TaskInstance.trigger_timeout),
+            )
+            .outerjoin(Rendered, _IS_OF_SAME_TASK)
+            .where(is_wait)
+            .group_by(TaskInstance.dag_id)
+        )
         counts = session.execute(counting).all()
         visible_dags = dags_allowed("GET", user, [dag_id for dag_id, *_ in counts])
         for dag_id, of_dag, soon_of_dag, known_of_dag in counts:
@@ -114,24 +113,42 @@ def read_waits(user: Any, view: View) -> WaitSection:
     return WaitSection(shown, number, end_soon, number - end_known, has_triggerer, missing)
 
 
-def rendered_id(fields: Any, name: str) -> Any:
-    """Return the id of a job or property in a sensor's arguments; it may be given as a record."""
-    if not isinstance(fields, Mapping):
-        return None
-    for value in (fields.get(f"{name}_id"), fields.get(name)):
-        identifier = value.get("id") if isinstance(value, Mapping) else value
-        if isinstance(identifier, int | str):
-            return identifier
-    job = fields.get("job")
-    return job.get(f"{name}ID") if isinstance(job, Mapping) else None
+def rendered_place(fields: Any, name: str) -> Identified:
+    """Return the job or property in a sensor's arguments; it may be given as a record."""
+    arguments = fields if isinstance(fields, Mapping) else {}
+    for value in (arguments.get(f"{name}_id"), arguments.get(name)):
+        with suppress(FsmInputError):
+            place = identified(name, value)
+            if isinstance(place.identifier, int | float | str):
+                return place
+    return Identified()
 
 
-def _waits_for(name: str, value: str) -> Any:
-    """Return the condition that a sensor waits for a connection or property; empty: for any."""
-    if not value:
-        return true()
-    texts = []
-    for argument in ARGUMENTS[name]:
-        texts += [f'{argument}: "{value}"', f"{argument}: {value},", f"{argument}: {value}}}"]
-    is_rendered = [_RENDERED.contains(text, autoescape=True) for text in texts]
-    return or_(_STORED.contains(text_of_field(name, value), autoescape=True), *is_rendered)
+def property_of(wait: Any) -> str:
+    """Return the property that a sensor waits for, in its one spelling; empty: it names none."""
+    waiting = waiting_in(wait.next_kwargs)
+    if waiting is not None:
+        return waiting.property_id or ""
+    given = rendered_place(wait.rendered_fields, "property").identifier
+    if given is None:
+        given = rendered_place(wait.rendered_fields, "job").property_id
+    return "" if given is None else canonical_id(given)
+
+
+def _is_for_connection(fsm_conn_id: str) -> Any:
+    """Return the condition that a sensor waits by a connection."""
+    in_stored = _STORED.contains(text_of_field("fsm_conn_id", fsm_conn_id), autoescape=True)
+    in_rendered = _RENDERED.contains(f'"fsm_conn_id": "{fsm_conn_id}"', autoescape=True)
+    return or_(in_stored, in_rendered)
+
+
+def _is_for_property(session: Any, is_wait: Any, property_id: str) -> Any:
+    """Return the condition that a sensor waits for a property, however its arguments spell it."""
+    in_stored = _STORED.contains(text_of_field("property_id", property_id), autoescape=True)
+    query = (
+        select(TaskInstance.id, TaskInstance.next_kwargs, Rendered.rendered_fields)
+        .outerjoin(Rendered, _IS_OF_SAME_TASK)
+        .where(is_wait, or_(in_stored, _IS_UNDESCRIBED))
+    )
+    waits = session.execute(query)
+    return TaskInstance.id.in_([wait.id for wait in waits if property_of(wait) == property_id])

@@ -236,6 +236,7 @@ JOB = {"id": 11, "propertyID": 7, "createdOnDateTime": "2026-03-04T05:06:07+00:0
             {},
             format_time(START),
         ),
+        ({"job": {**JOB, "createdOnDateTime": "0001-01-01T00:00:00Z"}}, {}, format_time(START)),
     ],
 )
 def test_since_and_its_defaults(service, deferred_run, soon, arguments, context, expected):
