@@ -214,7 +214,9 @@ class Registrar:
     ) -> None:
         self._client = client
         self._endpoint = endpoint
-        self.registrations = {registration.request: registration for registration in registrations}
+        self.registrations: dict[ApiRequest, Registration] = {
+            registration.request: registration for registration in registrations
+        }
 
     def send(
         self, request: ApiRequest, *, headers: Mapping[str, str], limit: TimeLimit

@@ -129,7 +129,7 @@ class FsmFormSensor(FormFilterArguments, FsmBaseSensor):
         with bad_arguments_refused():
             self.check_filters()
             parse_choice("xcom", xcom, XCOM)
-            self.deferrable = parse_flag("deferrable", deferrable)
+            self.deferrable: bool = parse_flag("deferrable", deferrable)
             for name, identifier in (("job", job_id), ("property", property_id)):
                 if getattr(self, name) is not None and identifier is not None:
                     raise FsmInputError(

@@ -98,7 +98,7 @@ class FsmRecordSensor(FsmBaseSensor):
         self.minimum_records = minimum_records
         self.fields = fields
         with bad_arguments_refused():
-            self.single = parse_flag("single", single)
+            self.single: bool = parse_flag("single", single)
             if not callable(predicate):
                 raise FsmInputError(
                     f"predicate: should be a function, not {type(predicate).__name__}"
