@@ -1140,10 +1140,12 @@ def test_a_wait_on_a_worker_is_found_however_its_property_was_given(
     states = ("running", "up_for_reschedule", "scheduled", "queued", "up_for_retry")
     for state in states:
         waits.add_row("dag", state, "FsmFormSensor", rendered=rendered)
+    waits.add_row("dag", "scheduled", "FsmFormSensor")  # it has not begun
 
     page = browser("jo").get("?property=7")
 
     assert "5 waits for forms in all, for property 7" in words(page)
+    assert "5 waits for forms in all" in words(browser("jo").get())
     assert shown in waits_in(page)
 
 

@@ -27,14 +27,19 @@ from fsm_provider.triggers.forms import TIMEOUT_GRACE
 
 SENSORS = ("FsmFormSensor", "FsmRecordSensor")
 STATES_WITH_DESCRIPTION = ("deferred", "scheduled", "queued", "running")
-STATES_WITHOUT_DESCRIPTION = (*STATES_WITH_DESCRIPTION, "up_for_reschedule", "up_for_retry")
+STATES_WITHOUT_DESCRIPTION = ("running", "up_for_reschedule", "up_for_retry", "deferred")
+STATES_BETWEEN_POLLS = ("scheduled", "queued")
+"""Of a sensor that has begun, if Airflow has rendered its arguments; else it has not."""
 _STORED = cast(TaskInstance.next_kwargs, Text)
 _RENDERED = cast(Rendered.rendered_fields, Text)
 _IS_DESCRIBED = and_(
     TaskInstance.state.in_(STATES_WITH_DESCRIPTION), _STORED.contains(f'"{WAITING_KWARG}"')
 )
 _IS_UNDESCRIBED = and_(
-    TaskInstance.state.in_(STATES_WITHOUT_DESCRIPTION),
+    or_(
+        TaskInstance.state.in_(STATES_WITHOUT_DESCRIPTION),
+        and_(TaskInstance.state.in_(STATES_BETWEEN_POLLS), Rendered.dag_id.is_not(None)),
+    ),
     TaskInstance.operator.in_(SENSORS),
     func.coalesce(_STORED, "").not_like(f'%"{WAITING_KWARG}"%'),
 )
