@@ -1284,9 +1284,14 @@ def test_a_watcher_is_late_after_three_intervals(asset, store, browser, age, is_
     store_with(watched, CONFIGURATION, {"poll_interval": 60.0})
     store_with(watched, OWNER, ["id", 1.0, {"polled_at": time.time() - age, "backlog": 0}])
 
-    shown = words(browser("jo").get())
+    with triggerer_running():
+        shown = words(browser("jo").get())
+    without_triggerer = words(browser("jo").get())
 
     assert f"{1 + is_late} of 2 watchers fail" in shown
+    assert "No triggerer is running" not in shown
+    assert "2 of 2 watchers fail" in without_triggerer
+    assert "No triggerer is running" in without_triggerer
     assert ("and there should be one every 60 s" in shown) == is_late
 
 
