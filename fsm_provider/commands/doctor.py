@@ -81,14 +81,14 @@ def _check_ledger(fsm_conn_id: str) -> str:
 
 
 def _check_triggerer(_: str) -> str:
-    from fsm_provider.polling.admin import running_triggerer
+    from fsm_provider.polling.admin import running_triggerers
 
-    job = running_triggerer()
-    if job is None:
+    jobs = running_triggerers()
+    if not jobs:
         raise FsmRefusedError(
             "none is running: deferrable sensors and completed_forms wait until one does"
         )
-    return f"its last heartbeat was at {job.latest_heartbeat:%F %T} UTC"
+    return f"its last heartbeat was at {jobs[0].latest_heartbeat:%F %T} UTC"
 
 
 def _check_assets(fsm_conn_id: str) -> str:
@@ -101,6 +101,10 @@ def _check_assets(fsm_conn_id: str) -> str:
             raise FsmRefusedError(
                 f"DAGs {dag_ids} define '{asset.name}' differently, and only the definition that "
                 "Airflow read last is watched: import it from one module, or give one another name"
+            )
+        if asset.is_silent:
+            raise FsmRefusedError(
+                f"nothing watches '{asset.name}': its triggerer is gone, or its DAGs are paused"
             )
         if "error" in asset.stored:
             raise FsmRefusedError(f"the watcher of '{asset.name}' fails: {asset.stored['error']}")

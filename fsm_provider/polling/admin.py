@@ -7,6 +7,7 @@ connection names.
 
 import asyncio
 import json
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
 from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
 from fsm_provider.polling.tracker import WATERMARK
-from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET, prefix_for
+from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET, SILENCE, prefix_for
 from fsm_provider.user_errors import text_of
 
 StoredValues = Mapping[tuple[int, str], Any]
@@ -56,6 +57,12 @@ class AssetStatus:
     read_error: Exception | None = None
     is_claimed: bool = False
     poll_interval: float = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing watches it any more: its triggerer is gone, or its DAGs are paused."""
+        seen_at = self.stored.get("seen_at")
+        return seen_at is not None and time.time() - seen_at > SILENCE
 
     def read_prefix(self) -> str:
         """Return how the keys of the service begin that the connection leads to now.
@@ -174,12 +181,16 @@ def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
         asset.stored = {**status, **progress}
 
 
-def running_triggerer() -> Any:
-    """Return Airflow's job of a triggerer that runs; None: nothing that is deferred goes on."""
-    from airflow.jobs.job import most_recent_job
+def running_triggerers() -> list[Any]:
+    """Return Airflow's jobs of the triggerers that run; if none does, nothing deferred goes on."""
+    from airflow.jobs.job import Job
 
-    job = most_recent_job("TriggererJob")
-    return job if job is not None and job.is_alive() else None
+    is_running = (Job.job_type == "TriggererJob", Job.state == "running")
+    query = select(Job).where(*is_running).order_by(Job.latest_heartbeat.desc())
+    with create_session() as session:
+        jobs = session.scalars(query).all()
+        session.expunge_all()
+    return [job for job in jobs if job.is_alive()]
 
 
 def _compare_definitions(assets: Collection[AssetStatus]) -> None:

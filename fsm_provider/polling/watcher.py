@@ -432,7 +432,8 @@ class Watcher:
 
         The last one to claim it watches it.
         """
-        status = {**self._status, "backlog": len(self.tracker.pending)}
+        backlog = len(self.tracker.pending)
+        status = {**self._status, "backlog": backlog, "seen_at": time.time()}
         await self._store.aset(OWNER, [self._owner, self._clock(), status])
 
     async def _check_claim(self) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -1097,6 +1097,29 @@ def test_a_wait_shows_job_property_what_is_missing_and_until_when(store, waits, 
 
 
 @in_a_database
+@pytest.mark.parametrize(("age", "is_alarm"), [(30, False), (90, True)])
+def test_a_deferred_sensor_that_no_running_triggerer_has_is_an_alarm(
+    store, waits, browser, age, is_alarm
+):
+    from airflow.models import TaskInstance
+    from airflow.models.trigger import Trigger
+    from airflow.utils.session import create_session
+
+    waits.add()
+    with create_session() as session:
+        created = datetime.now(UTC) - timedelta(seconds=age)
+        trigger = Trigger(classpath="x", kwargs={}, created_date=created)
+        session.add(trigger)
+        session.flush()
+        session.query(TaskInstance).update({"trigger_id": trigger.id})
+
+    with triggerer_running():
+        shown = words(browser("jo").get())
+
+    assert ("Nothing polls for 1 deferred ones" in shown) == is_alarm
+
+
+@in_a_database
 def test_forms_since_is_the_bound_and_not_when_the_wait_began(store, waits, browser):
     began = datetime(2026, 3, 4, 5, 6, tzinfo=UTC).timestamp()
     bound = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -1293,6 +1316,23 @@ def test_a_watcher_is_late_after_three_intervals(asset, store, browser, age, is_
     assert "2 of 2 watchers fail" in without_triggerer
     assert "No triggerer is running" in without_triggerer
     assert ("and there should be one every 60 s" in shown) == is_late
+
+
+@in_a_database
+@pytest.mark.parametrize(("age", "is_silent"), [(60, False), (120, True)])
+def test_a_watcher_is_silent_after_90_seconds_however_long_its_interval(
+    asset, store, browser, age, is_silent
+):
+    watched = next(status for status in admin.watched_assets() if status.stored)
+    store_with(watched, CONFIGURATION, {"poll_interval": 3600.0})
+    now = time.time()
+    store_with(watched, OWNER, ["id", 1.0, {"polled_at": now - 600, "seen_at": now - age}])
+
+    with triggerer_running():
+        shown = words(browser("jo").get())
+
+    assert f"{1 + is_silent} of 2 watchers fail" in shown
+    assert ("Nothing has watched it since" in shown) == is_silent
 
 
 @in_a_database

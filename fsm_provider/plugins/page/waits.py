@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from airflow.models import TaskInstance
 from airflow.models.renderedtifields import RenderedTaskInstanceFields as Rendered
+from airflow.models.trigger import Trigger
 from airflow.utils.session import create_session
 from sqlalchemy import Text, and_, case, cast, func, or_, select
 
@@ -20,7 +21,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import canonical_id
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.plugins.page.reading import ROWS, View
-from fsm_provider.polling.admin import running_triggerer
+from fsm_provider.polling.admin import running_triggerers
 from fsm_provider.polling.places import Identified, identified
 from fsm_provider.polling.waiting import WAITING_KWARG, text_of_field, waiting_in
 from fsm_provider.triggers.forms import TIMEOUT_GRACE
@@ -28,6 +29,8 @@ from fsm_provider.triggers.forms import TIMEOUT_GRACE
 SENSORS = ("FsmFormSensor", "FsmRecordSensor")
 STATES_WITH_DESCRIPTION = ("deferred", "scheduled", "queued", "running")
 STATES_WITHOUT_DESCRIPTION = ("running", "up_for_reschedule", "up_for_retry", "deferred")
+TIME_TO_ASSIGN = timedelta(seconds=60)
+"""After which a triggerer that has room has taken a sensor."""
 STATES_BETWEEN_POLLS = ("scheduled", "queued")
 """Of a sensor that has begun, if Airflow has rendered its arguments; else it has not."""
 _STORED = cast(TaskInstance.next_kwargs, Text)
@@ -54,6 +57,7 @@ class WaitSection(NamedTuple):
     :ivar shown: rows of the page that is asked for; those that end first come first.
     :ivar number: of all, of which so many ``end_soon``: within a day.
     :ivar end_unknown: how many of all may end at any time: they do not wait in a triggerer.
+    :ivar unpolled: how many deferred ones are in no triggerer that runs, a minute after.
     :ivar has_triggerer: whether one is running, without which no deferred sensor goes on.
     :ivar missing: how many waits lack a form, by its name; empty unless it is asked for.
     """
@@ -62,6 +66,7 @@ class WaitSection(NamedTuple):
     number: int
     end_soon: int
     end_unknown: int
+    unpolled: int
     has_triggerer: bool
     missing: Counter[str]
 
@@ -73,9 +78,16 @@ def read_waits(user: Any, view: View) -> WaitSection:
         is_wait = and_(is_wait, _is_for_connection(view.conn_id))
     tomorrow = datetime.now(UTC) + timedelta(days=1, seconds=TIMEOUT_GRACE)
     ends_soon = case((TaskInstance.trigger_timeout < tomorrow, 1))
+    triggerers = [job.id for job in running_triggerers()]
+    is_unpolled = and_(
+        TaskInstance.state == "deferred",
+        Trigger.created_date < datetime.now(UTC) - TIME_TO_ASSIGN,
+        or_(Trigger.triggerer_id.is_(None), Trigger.triggerer_id.not_in(triggerers)),
+    )
     number = 0
     end_soon = 0
     end_known = 0
+    unpolled = 0
     missing = Counter[str]()
     with create_session() as session:
         if view.property:
@@ -86,18 +98,21 @@ def read_waits(user: Any, view: View) -> WaitSection:
                 func.count(),
                 func.count(ends_soon),
                 func.count(TaskInstance.trigger_timeout),
+                func.count(case((is_unpolled, 1))),
             )
             .outerjoin(Rendered, _IS_OF_SAME_TASK)
+            .outerjoin(Trigger, Trigger.id == TaskInstance.trigger_id)
             .where(is_wait)
             .group_by(TaskInstance.dag_id)
         )
         counts = session.execute(counting).all()
         visible_dags = dags_allowed("GET", user, [dag_id for dag_id, *_ in counts])
-        for dag_id, of_dag, soon_of_dag, known_of_dag in counts:
+        for dag_id, of_dag, soon_of_dag, known_of_dag, unpolled_of_dag in counts:
             if dag_id in visible_dags:
                 number += of_dag
                 end_soon += soon_of_dag
                 end_known += known_of_dag
+                unpolled += unpolled_of_dag
         listing = (
             select(*_COLUMNS, Rendered.rendered_fields)
             .outerjoin(Rendered, _IS_OF_SAME_TASK)
@@ -114,8 +129,8 @@ def read_waits(user: Any, view: View) -> WaitSection:
             for row in session.execute(listing):
                 waiting = waiting_in(row.next_kwargs)
                 missing.update(waiting.missing if waiting else ())
-    has_triggerer = running_triggerer() is not None
-    return WaitSection(shown, number, end_soon, number - end_known, has_triggerer, missing)
+    end_unknown = number - end_known
+    return WaitSection(shown, number, end_soon, end_unknown, unpolled, bool(triggerers), missing)
 
 
 def rendered_place(fields: Any, name: str) -> Identified:

@@ -209,18 +209,28 @@ def test_an_asset_that_two_dags_define_is_named_with_both_if_they_differ(
 
 
 @ASSETS.needed
-def test_an_asset_whose_watcher_fails_is_not_well(doctor, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("status", "failure"),
+    [
+        (
+            {"failing_since": 1.8e9, "error": "GET /forms returned HTTP 500"},
+            "the watcher of '{}' fails: GET /forms returned HTTP 500",
+        ),
+        ({"seen_at": 1.7e9}, "nothing watches '{}': its triggerer is gone, or its DAGs are paused"),
+    ],
+)
+def test_an_asset_whose_watcher_fails_or_is_gone_is_not_well(
+    doctor, tmp_path, monkeypatch, status, failure
+):
     with dags_that_define(tmp_path, monkeypatch) as read:
         read(gas="Gas Safety")
         (asset,) = watched_assets(fsm_conn_id="fsm_default")
-        status = {"failing_since": 1.8e9, "error": "GET /forms returned HTTP 500"}
         store_with(asset, OWNER, ["id", 1.0, status])
 
         code, verdicts = doctor()
 
     assert code == 1
-    failure = f"FAILED  the watcher of '{asset.name}' fails: GET /forms returned HTTP 500"
-    assert verdicts["assets"] == failure
+    assert verdicts["assets"] == f"FAILED  {failure.format(asset.name)}"
 
 
 def test_all_connections_are_checked_and_one_that_is_broken_hides_no_other(
