@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CONN_TYPE = "fsm"
 ENVIRONMENT_PREFIX = "AIRFLOW_CONN_"
-_IS_OURS = re.compile(r"""\s*(fsm:|\{.*["']conn_type["']\s*:\s*["']fsm["'])""", re.DOTALL)
+_IS_OURS = re.compile(r"""\s*(fsm:|\{.*["']conn_type["']\s*:\s*["']fsm["'])""", re.DOTALL | re.I)
 """The value of a variable of the environment that is a connection of our type, as URI or JSON.
 
 It may be no JSON, with the quotes of Python: then it is shown as broken.

@@ -268,7 +268,7 @@ class LedgerReader(Protocol):
         """Return entries in the order in which they were sent, each with its ledger.
 
         :param is_open: only entries that are neither free nor done.
-        :param text: only entries whose key, reference or job's id it is.
+        :param text: only entries whose key or job's id it is.
         :param latest: only so many, which were sent last.
         """
 

@@ -258,11 +258,9 @@ class SqlLedgers:
             with self._engine.connect() as connection:
                 ids = connection.execute(self._ids).scalars().all()
             is_ours = LEDGER.c.service_id.in_(ids)
-            condition = (
-                is_ours & (LEDGER.c.id == id_for(text))
-                | is_ours & (LEDGER.c.reference_digest == digest_for(text))
-                | is_ours & (LEDGER.c.job_digest == digest_for(job_id))
-            )
+            is_its_key = LEDGER.c.id == id_for(text)
+            is_its_job = LEDGER.c.job_digest == digest_for(job_id)
+            condition = is_ours & is_its_key | is_ours & is_its_job
         # A service may have been renamed since.
         query = (
             _select_entries()

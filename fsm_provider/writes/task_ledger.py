@@ -337,8 +337,8 @@ class AirflowLedgers:
             stored_at = max(page.stored_at.timestamp() for page in pages.values())
             ledger = TaskLedger(IdleTaskStore(task, pages), task, int(stored_at * 1000))
             for entry in ledger.load(ledger.entries_of_task(task)).values():
-                names = (entry.reference, str(entry.result_id or ""))
-                is_named = not text or entry.id == entry_id or text in names
+                is_its_job = text == str(entry.result_id or "")
+                is_named = not text or entry.id == entry_id or is_its_job
                 is_in_state = not is_open or entry.state in OPEN_STATES
                 if is_named and is_in_state and wanted.includes(entry):
                     selected.append((ledger, entry))

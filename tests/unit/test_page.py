@@ -1177,10 +1177,12 @@ def test_a_connection_of_the_environment_that_is_no_json_is_shown_as_broken(
     store, browser, monkeypatch
 ):
     monkeypatch.setenv("AIRFLOW_CONN_QUOTED", "{'conn_type': 'fsm', 'host': 'https://a.example'}")
+    monkeypatch.setenv("AIRFLOW_CONN_UPPER", "FSM://a.example")
 
     shown = words(browser("jo").get())
 
     assert "Connection quoted cannot be used" in shown
+    assert "Connection upper cannot be used" in shown
     assert "1 or more jobs or other writes to look up" in shown
 
 
