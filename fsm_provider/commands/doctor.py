@@ -81,9 +81,9 @@ def _check_ledger(fsm_conn_id: str) -> str:
 
 
 def _check_triggerer(_: str) -> str:
-    from fsm_provider.polling.admin import running_triggerers
+    from fsm_provider.polling.admin import running_jobs
 
-    jobs = running_triggerers()
+    jobs = running_jobs("TriggererJob")
     if not jobs:
         raise FsmRefusedError(
             "none is running: deferrable sensors and completed_forms wait until one does"

@@ -181,11 +181,14 @@ def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
         asset.stored = {**status, **progress}
 
 
-def running_triggerers() -> list[Any]:
-    """Return Airflow's jobs of the triggerers that run; if none does, nothing deferred goes on."""
+def running_jobs(job_type: str) -> list[Any]:
+    """Return what runs of a kind, the last to show it first.
+
+    :param job_type: ``TriggererJob``, without which nothing deferred goes on, or ``SchedulerJob``.
+    """
     from airflow.jobs.job import Job
 
-    is_running = (Job.job_type == "TriggererJob", Job.state == "running")
+    is_running = (Job.job_type == job_type, Job.state == "running")
     query = select(Job).where(*is_running).order_by(Job.latest_heartbeat.desc())
     with create_session() as session:
         jobs = session.scalars(query).all()

@@ -56,13 +56,14 @@ def main() -> None:
 
 
 def add_triggerer() -> None:
-    """Say that a triggerer is running, for as long as pictures take."""
+    """Say that a triggerer and a scheduler are running, for as long as pictures take."""
     from airflow.jobs.job import Job
     from airflow.utils.session import create_session
 
     later = datetime.now(UTC) + timedelta(hours=1)
     with create_session() as session:
-        session.add(Job(job_type="TriggererJob", state="running", latest_heartbeat=later))
+        for job_type in ("TriggererJob", "SchedulerJob"):
+            session.add(Job(job_type=job_type, state="running", latest_heartbeat=later))
 
 
 def fill_ledger(conn_id: str, number: int, now: float) -> None:

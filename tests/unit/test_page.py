@@ -268,7 +268,7 @@ def test_what_the_service_refused_counts_as_not_made(store, browser, service):
 
     shown = words(browser("jo").get())
 
-    assert "Sent, and not made: 1 in 30 days, 1 today" in shown
+    assert "Sent, and may be sent again: 1 in 30 days, 1 today" in shown
     assert "Uncertain or on their way: 1 in 30 days, 1 today" in shown
 
 
@@ -516,7 +516,7 @@ def test_where_there_is_no_ledger_yet_it_says_so_and_makes_none(
         in words(shown)
     )
     assert "Nothing is uncertain" not in shown.text
-    assert "No DAG uses an asset" in shown.text
+    assert "uses an asset of completed forms" in shown.text
     assert str(file) not in shown.text
     assert not file.exists()
 
@@ -1040,14 +1040,15 @@ class Waits:
 
 
 @contextmanager
-def triggerer_running():
+def triggerer_running(*more):
     from airflow.jobs.job import Job
     from airflow.utils.session import create_session
 
     with create_session() as session:
-        job = Job(job_type="TriggererJob", state="running")
-        job.latest_heartbeat = datetime.now(UTC)
-        session.add(job)
+        for job_type in ("TriggererJob", *more):
+            job = Job(job_type=job_type, state="running")
+            job.latest_heartbeat = datetime.now(UTC)
+            session.add(job)
     yield
     with create_session() as session:
         session.query(Job).delete()
@@ -1211,6 +1212,13 @@ def test_waits_are_found_by_property_and_connection_and_counted_by_name(store, w
     on_a_worker = waits_in(jo.get("?property=7"))
     assert "- 7 waits for Gas not known" in on_a_worker
     assert "polls on a worker" in on_a_worker
+
+
+@in_a_database
+def test_that_no_scheduler_runs_is_an_alarm(store, browser):
+    assert "No scheduler is running, so no DAG starts" in words(browser("jo").get())
+    with triggerer_running("SchedulerJob"):
+        assert "No scheduler is running" not in browser("jo").get().text
 
 
 @in_a_database

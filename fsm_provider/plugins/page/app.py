@@ -186,6 +186,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         property_url=property_url,
         service_url=service_url,
         job_page=job_page_url,
+        has_scheduler=or_none(lambda: bool(asset_admin.running_jobs("SchedulerJob"))),
         waiting_in=waiting_in,
         property_of=property_of,
         rendered_place=rendered_place,

@@ -21,7 +21,7 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import canonical_id
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.plugins.page.reading import ROWS, View
-from fsm_provider.polling.admin import running_triggerers
+from fsm_provider.polling.admin import running_jobs
 from fsm_provider.polling.places import Identified, identified
 from fsm_provider.polling.waiting import WAITING_KWARG, text_of_field, waiting_in
 from fsm_provider.triggers.forms import TIMEOUT_GRACE
@@ -78,7 +78,7 @@ def read_waits(user: Any, view: View) -> WaitSection:
         is_wait = and_(is_wait, _is_for_connection(view.conn_id))
     tomorrow = datetime.now(UTC) + timedelta(days=1, seconds=TIMEOUT_GRACE)
     ends_soon = case((TaskInstance.trigger_timeout < tomorrow, 1))
-    triggerers = [job.id for job in running_triggerers()]
+    triggerers = [job.id for job in running_jobs("TriggererJob")]
     is_unpolled = and_(
         TaskInstance.state == "deferred",
         Trigger.created_date < datetime.now(UTC) - TIME_TO_ASSIGN,
