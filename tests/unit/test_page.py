@@ -301,7 +301,7 @@ def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browse
         "Backlog: 17",
         "Fails at least since 15 Jan 2027, 08:00 UTC",
         "Forms: 1,203 in 30 days, 1,203 today",
-        "1,203 forms passed on to DAGs today",
+        "1,203 forms passed on to Airflow today",
         "fsm_default/jobs 3 signature: 5",
     ):
         assert text in words(shown)
@@ -1360,7 +1360,7 @@ def test_watchers_of_a_connection_that_is_broken_hide_no_others(asset, store, br
 
     assert "Connection gone cannot be used" in shown
     assert "Backlog: 17" in shown
-    assert "1,203 or more forms passed on to DAGs today (UTC), as those of 1 watcher" in shown
+    assert "1,203 or more forms passed on to Airflow today (UTC), as those of 1 watcher" in shown
 
 
 @in_a_database
@@ -1378,7 +1378,7 @@ def test_a_watcher_of_dags_that_a_user_may_not_see_is_not_shown(asset, store, br
     shown = words(browser("vera").get())
 
     assert "Backlog: 17" not in shown
-    assert "0 forms passed on to DAGs today" in shown
+    assert "0 forms passed on to Airflow today" in shown
     assert "1 of 1 watchers fail" in shown
 
 
