@@ -201,7 +201,7 @@ def database_url(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.g
     """Return the URL of the database that a connection names, without user and options."""
     prefix = f"state_conn_id: connection '{state_conn_id}'"
     url, _ = _read_connection(state_conn_id, get_hook, prefix)
-    return sa.URL.create(
+    return sa.engine.URL.create(
         url.drivername, None, None, url.host, url.port, url.database
     ).render_as_string()
 
