@@ -131,8 +131,10 @@ def read_ledgers(user: Any, settings: Mapping[str, Settings], view: View) -> Led
     """Return what the ledgers of connections have; each database is opened once."""
     section = LedgerSection()
     places: dict[str | None, list[str]] = defaultdict(list)
+    state_conn_ids = {connection.state_conn_id for connection in settings.values()}
+    databases = {state_conn_id: _database_of(state_conn_id) for state_conn_id in state_conn_ids}
     for conn_id, connection in settings.items():
-        places[_database_of(connection.state_conn_id)].append(conn_id)
+        places[databases[connection.state_conn_id]].append(conn_id)
     if not AIRFLOW_V_3_3_PLUS:
         places.pop(None, None)  # no task can write without a database
     for conn_ids in places.values():
