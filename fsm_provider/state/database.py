@@ -197,7 +197,7 @@ def open_database(
     return engine
 
 
-def database_url(state_conn_id: str, get_hook: Callable[[str], Any] = BaseHook.get_hook) -> str:
+def database_url(state_conn_id: str, get_hook: Callable[[str], Any]) -> str:
     """Return the URL of the database that a connection names, without user and options."""
     prefix = f"state_conn_id: connection '{state_conn_id}'"
     url, _ = _read_connection(state_conn_id, get_hook, prefix)

@@ -261,7 +261,8 @@ class FsmFormConfigurationTrigger(DataclassTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """Store the configuration, and stay: Airflow restarts a trigger of an asset that ends."""
-        # Not parsed: a newer version may have written it, which the watcher refuses as it reads it.
+        # As JSON, whatever its fields: a newer version may have written it, which the watcher
+        # refuses as it reads it.
         config = json.loads(self.watch)
         asset = _asset_events(
             config.get("asset_name", ""), config.get("fsm_conn_id", "fsm_default")

@@ -103,17 +103,6 @@ def open_place(
         engine.dispose()
 
 
-def database_of(state_conn_id: str) -> str:
-    """Return the URL of the database that a connection names, without user and options.
-
-    :raises FsmInputError: as :func:`~fsm_provider.state.database.open_database` does.
-    """
-    from fsm_provider.hooks.connection import hook_outside_of_tasks
-    from fsm_provider.state.database import database_url
-
-    return database_url(state_conn_id, hook_outside_of_tasks)
-
-
 def find(
     ledgers: LedgerReader, selection: Selection, latest: int | None = None
 ) -> Sequence[EntryInLedger]:

@@ -516,7 +516,7 @@ def test_where_there_is_no_ledger_yet_it_says_so_and_makes_none(
         in words(shown)
     )
     assert "Nothing is uncertain" not in shown.text
-    assert "uses an asset of completed forms" in shown.text
+    assert "No DAG whose file Airflow can import uses an asset of completed forms" in shown.text
     assert str(file) not in shown.text
     assert not file.exists()
 

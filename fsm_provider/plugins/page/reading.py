@@ -20,13 +20,14 @@ from fsm_provider.api.settings import Settings, job_page_url
 from fsm_provider.api.validation import canonical_id
 from fsm_provider.hooks.connection import (
     CONN_TYPE,
+    hook_outside_of_tasks,
     read_connection_outside_of_tasks,
     settings_from,
 )
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.polling.admin import AssetStatus
 from fsm_provider.user_errors import text_of
-from fsm_provider.writes.admin import database_of, open_place
+from fsm_provider.writes.admin import open_place
 from fsm_provider.writes.ledger import EntryFilter, LedgerEntry, LedgerReader
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -164,8 +165,10 @@ def _database_of(state_conn_id: str | None) -> str | None:
     """Return which database a ledger is in, as two connections may name one; None: Airflow's."""
     if state_conn_id is None:
         return None
+    from fsm_provider.state.database import database_url
+
     try:
-        return database_of(state_conn_id)
+        return database_url(state_conn_id, hook_outside_of_tasks)
     except Exception:  # noqa: BLE001 - whoever opens it says why
         return state_conn_id
 

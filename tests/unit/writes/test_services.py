@@ -178,6 +178,21 @@ def test_of_two_accounts_to_which_a_connection_has_written_each_is_named(service
     assert len(service.jobs) == 2
 
 
+def test_a_connection_at_a_former_login_is_given_the_right_one(service, edit, run):
+    first = create()
+    edit("fsm_second")
+    assert create("tuesday", fsm_conn_id="fsm_second") == first
+    edit(login="north")
+    run(*commands_in(refusal_of("wednesday"))["rename-service"])
+
+    message = refusal_of("thursday", fsm_conn_id="fsm_second")
+    assert "account north), whose host and login are right: give them to the connection" in message
+    edit("fsm_second", login="north")
+
+    assert create("thursday", fsm_conn_id="fsm_second") == first
+    assert len(service.jobs) == 1
+
+
 def test_another_host_by_another_connection_is_a_service_without_a_word(service, other, edit, run):
     create()
     edit("fsm_second", host=renamed_host(other))
