@@ -1,12 +1,18 @@
 """Check what the provider needs, part by part: ``python -m fsm_provider doctor``."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 from fsm_provider.api.redaction import printable
 from fsm_provider.commands.cli import ALL_HELP, all_conn_ids, conn_id_parser, quiet_airflow
 from fsm_provider.user_errors import text_of
+
+if TYPE_CHECKING:
+    from fsm_provider.polling.asset_status import AssetStatus
 
 DESCRIPTION = """\
 Check the connection, the service's clock, the ledger, the triggerer, the assets of completed forms,
@@ -96,19 +102,17 @@ def _check_assets(fsm_conn_id: str) -> str:
 
     assets = watched_assets(fsm_conn_id=fsm_conn_id)
     for asset in assets:
-        if asset.is_disputed:
-            dag_ids = " and ".join(sorted(asset.dag_ids))
-            raise FsmRefusedError(
-                f"DAGs {dag_ids} define '{asset.name}' differently, and only the definition that "
-                "Airflow read last is watched: import it from one module, or give one another name"
-            )
-        if asset.is_silent:
-            raise FsmRefusedError(
-                f"nothing watches '{asset.name}': its triggerer is gone, or its DAGs are paused"
-            )
-        if "error" in asset.stored:
-            raise FsmRefusedError(f"the watcher of '{asset.name}' fails: {asset.stored['error']}")
+        if asset.read_error and not isinstance(asset.read_error, FsmNoLedgerError):
+            raise asset.read_error
+    problems = [f"{_named(asset)}: {problem}" for asset in assets for problem in asset.problems()]
+    if problems:
+        raise FsmRefusedError("; ".join(problems))
     return f"{len(assets)} of completed forms"
+
+
+def _named(asset: AssetStatus) -> str:
+    dag_ids = ", ".join(sorted(asset.dag_ids)) or "none"
+    return f"'{asset.name}' (DAGs: {dag_ids})"
 
 
 def _check_receiver(_: str) -> str:

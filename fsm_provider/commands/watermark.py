@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 from fsm_provider.api.redaction import printable
@@ -12,7 +12,8 @@ from fsm_provider.commands.cli import SubcommandParser, fail, print_table, quiet
 from fsm_provider.user_errors import text_of
 
 if TYPE_CHECKING:
-    from fsm_provider.polling.admin import AssetStatus
+    from fsm_provider.polling.asset_status import AssetStatus
+    from fsm_provider.polling.polls import Time
 
 DESCRIPTION = (
     "Show how far the watchers of completed_forms have emitted forms, and set that to another time."
@@ -80,12 +81,11 @@ def _find_assets(name: str | None) -> list[AssetStatus]:
 
 def _cells_for(asset: AssetStatus) -> tuple[str, ...]:
     """Return the cells of an asset, in the columns of ``HEAD``."""
-    watermark = asset.stored.get("watermark")
-    floor = asset.stored.get("floor")
-    return asset.name, _format_seconds(watermark), _format_seconds(floor)
+    times = (asset.stored.watermark, asset.stored.floor)
+    return asset.name, *map(_format_seconds, times)
 
 
-def _format_seconds(seconds: Any) -> str:
+def _format_seconds(seconds: Time | None) -> str:
     """Return a stored time as people read it, ``-`` if nothing is stored."""
     from fsm_provider.api.forms import format_time
     from fsm_provider.polling.polls import time_of

@@ -7,10 +7,8 @@ connection names.
 
 import asyncio
 import json
-import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -22,55 +20,19 @@ from airflow.providers.common.compat.version_compat import (
     AIRFLOW_V_3_3_PLUS,
 )
 from airflow.utils.session import create_session
-from sqlalchemy import select
+from sqlalchemy import and_, exists, or_, select
 
-from fsm_provider.api.errors import FsmInputError
-from fsm_provider.hooks.connection import read_connection_outside_of_tasks, settings_from
+from fsm_provider.api.errors import FsmInputError, FsmRefusedError
+from fsm_provider.api.validation import validate_with
+from fsm_provider.hooks.connection import read_connection_outside_of_tasks
+from fsm_provider.polling.asset_status import AssetStatus, WatcherStatus
 from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
 from fsm_provider.polling.tracker import WATERMARK
-from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET, SILENCE, prefix_for
+from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET
 from fsm_provider.user_errors import text_of
 
 StoredValues = Mapping[tuple[int, str], Any]
 """What is stored with assets, by the asset's id and the key."""
-
-
-@dataclass(kw_only=True)
-class AssetStatus:
-    """An asset of completed forms, and what its watcher has stored.
-
-    :param dag_ids: the DAGs that it starts.
-    :param is_disputed: those DAGs define it differently: the watcher heeds what was announced last.
-    :param stored: how the watcher fares, some 20 s ago while a triggerer runs it; and times and
-        forms by day, as they were saved last: with each event, else about once an hour.
-    :param read_error: why that is not known: there is no database yet, or something fails.
-    :param is_claimed: a triggerer has watched it at some time, maybe long ago.
-    :param poll_interval: seconds; 0: its configuration is not stored yet.
-    """
-
-    asset_id: int
-    name: str
-    fsm_conn_id: str
-    dag_ids: set[str] = field(default_factory=set)
-    is_disputed: bool = False
-    stored: Mapping[str, Any] = field(default_factory=dict)
-    read_error: Exception | None = None
-    is_claimed: bool = False
-    poll_interval: float = 0.0
-
-    @property
-    def is_silent(self) -> bool:
-        """Whether nothing watches it any more: its triggerer is gone, or its DAGs are paused."""
-        seen_at = self.stored.get("seen_at")
-        return seen_at is not None and time.time() - seen_at > SILENCE
-
-    def read_prefix(self) -> str:
-        """Return how the keys of the service begin that the connection leads to now.
-
-        :raises AirflowNotFoundException: if nobody has defined the connection.
-        """
-        settings = settings_from(read_connection_outside_of_tasks(self.fsm_conn_id))
-        return prefix_for(settings.service)
 
 
 def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
@@ -95,7 +57,15 @@ def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> l
 
 
 def begin_anew(asset: AssetStatus, since: datetime) -> None:
-    """Have the watcher of an asset emit the forms that were updated since a time."""
+    """Have the watcher of an asset emit the forms that were updated since a time.
+
+    :raises FsmRefusedError: if Airflow would drop the request with the asset.
+    """
+    if asset.is_gone:
+        raise FsmRefusedError(
+            f"the file of the DAGs that '{asset.name}' starts cannot be imported, and Airflow "
+            "keeps nothing for an asset without a DAG: mend the file first"
+        )
     key = asset.read_prefix() + RESET
     value = {"id": uuid4().hex, "time": since.timestamp()}
     if not AIRFLOW_V_3_3_PLUS:
@@ -136,27 +106,49 @@ def sql_store(asset: AssetStatus, *, create: bool) -> SqlAssetStore:
 
 
 def _assets_in_dags() -> list[AssetStatus]:
-    """Return the assets of completed forms, by name, without what is stored with them."""
+    """Return the assets of completed forms, by name, without what is stored with them.
+
+    Airflow drops an asset once the files of its DAGs cannot be imported: it is returned all the
+    same.
+    """
     if not AIRFLOW_V_3_0_PLUS:
         return []
     from airflow.models.asset import AssetModel
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
+    from airflow.models.dag import DagModel
+    from airflow.models.errors import ParseImportError
 
+    has_error = exists().where(
+        ParseImportError.bundle_name == DagModel.bundle_name,
+        ParseImportError.filename == DagModel.relative_fileloc,
+    )
+    is_there = and_(DagModel.dag_id == Scheduled.dag_id, or_(~DagModel.is_stale, has_error))
     query = (
-        select(AssetModel.id, AssetModel.name, AssetModel.uri, Scheduled.dag_id)
+        select(AssetModel, DagModel.dag_id, DagModel.is_paused, has_error)
         .outerjoin(Scheduled, Scheduled.asset_id == AssetModel.id)
-        .where(AssetModel.active.has(), AssetModel.uri.like("fsm://%/forms/%"))
+        .outerjoin(DagModel, is_there)
+        .where(
+            AssetModel.uri.like("fsm://%/forms/%"),
+            or_(AssetModel.active.has(), has_error),
+            # Not for a DAG that was removed.
+            or_(Scheduled.dag_id.is_(None), DagModel.dag_id.is_not(None)),
+        )
         .order_by(AssetModel.name)
     )
     assets: dict[int, AssetStatus] = {}
     with create_session() as session:
         # A row for each DAG that an asset starts; if it starts none, one without a DAG.
-        for asset_id, name, uri, dag_id in session.execute(query):
-            if asset_id not in assets:
-                conn_id = unquote(urlsplit(uri).netloc)
-                assets[asset_id] = AssetStatus(asset_id=asset_id, name=name, fsm_conn_id=conn_id)
-            if dag_id is not None:
-                assets[asset_id].dag_ids.add(dag_id)
+        for model, dag_id, is_paused, is_broken in session.execute(query):
+            conn_id = unquote(urlsplit(model.uri).netloc)
+            new = AssetStatus(asset_id=model.id, name=model.name, fsm_conn_id=conn_id)
+            asset = assets.setdefault(model.id, new)
+            if dag_id is None:
+                continue
+            asset.dag_ids.add(dag_id)
+            if is_paused:
+                asset.paused.add(dag_id)
+            if is_broken:
+                asset.broken.add(dag_id)
     return list(assets.values())
 
 
@@ -173,12 +165,23 @@ def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
         return
     for asset in assets:
         owner = values.get((asset.asset_id, OWNER))
-        status = owner[-1] if owner else {}
-        config = values.get((asset.asset_id, CONFIGURATION)) or {}
         asset.is_claimed = owner is not None
-        asset.poll_interval = config.get("poll_interval", 0.0)
-        progress = values.get((asset.asset_id, progress_key)) or {}
-        asset.stored = {**status, **progress}
+        of_watcher = owner[-1] if isinstance(owner, list) and owner else None
+        config = values.get((asset.asset_id, CONFIGURATION))
+        progress = values.get((asset.asset_id, progress_key))
+        try:
+            asset.stored = _parse_status(config, of_watcher, progress)
+        except FsmInputError as error:
+            asset.read_error = error
+
+
+def _parse_status(*parts: Any) -> WatcherStatus:
+    """Return what is in the values that a watcher stores; a task can write them, too."""
+    fields: dict[str, Any] = {}
+    for part in parts:
+        if isinstance(part, dict):
+            fields.update(part)
+    return validate_with(WatcherStatus.model_validate, fields)
 
 
 def running_jobs(job_type: str) -> list[Any]:

@@ -1,6 +1,8 @@
 """DAG files that define one asset, which Airflow reads into its database."""
 
 import json
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +17,11 @@ from airflow.sdk import dag
 from fsm_provider.assets.forms import completed_forms
 
 
-@dag(schedule=completed_forms("gas", form_names={names!r}), catchup=False)
+@dag(
+    schedule=completed_forms("gas", form_names={names!r}),
+    catchup=False,
+    is_paused_upon_creation=False,
+)
 def {dag_id}():
     pass
 
@@ -26,11 +32,15 @@ def {dag_id}():
 
 @contextmanager
 def dags_that_define(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DagReader]:
-    """Have Airflow read DAGs that the asset ``gas`` starts: by their ids, the asset's forms."""
+    """Have Airflow read DAGs that the asset ``gas`` starts: by their ids, the asset's forms.
+
+    What else is in the folder is read, too.
+    """
     from airflow.models.asset import AssetActive, AssetModel
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
+    from airflow.models.errors import ParseImportError
     from airflow.models.trigger import Trigger
     from airflow.utils.session import create_session
 
@@ -51,5 +61,12 @@ def dags_that_define(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     yield read
     with create_session() as session:
-        for table in (Scheduled, AssetActive, AssetModel, DagModel, Trigger, DagBundleModel):
+        tables = (Scheduled, AssetActive, AssetModel, DagModel, Trigger, DagBundleModel)
+        for table in (*tables, ParseImportError):
             session.query(table).delete()
+
+
+def process_files() -> None:
+    """Have Airflow's DAG processor read the files once, and note what cannot be imported."""
+    command = [sys.executable, "-m", "airflow", "dag-processor", "--num-runs", "1"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)

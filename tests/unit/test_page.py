@@ -33,7 +33,7 @@ from fsm_provider.writes import admin as ledger_admin
 from fsm_provider.writes.ledger import id_for
 from tests.capabilities import PAGE, STATE_STORE
 from tests.unit.conftest import TOKEN
-from tests.unit.disputed import dags_that_define
+from tests.unit.disputed import dags_that_define, process_files
 from tests.unit.polling.test_watermarks import store_with
 from tests.unit.state_store import DatabaseStore, context_for
 from tests.unit.writes.operators import write_job
@@ -170,7 +170,11 @@ def asset(store):
         session.add_all([forms, new, jobs, DagBundleModel(name="bundle")])
         session.flush()
         session.add_all(map(AssetActive.for_asset, (forms, new, jobs)))
-        session.add(DagModel(dag_id="reports", bundle_name="bundle", fileloc="reports.py"))
+        dag = DagModel(dag_id="reports", bundle_name="bundle", fileloc="reports.py")
+        dag.relative_fileloc = "reports.py"
+        dag.is_stale = False
+        dag.is_paused = False
+        session.add(dag)
         session.flush()
         session.add(Scheduled(asset_id=forms.id, dag_id="reports"))
         for number in range(3):
@@ -299,7 +303,7 @@ def test_a_watcher_is_seen_and_set_back_and_deliveries_are_counted(asset, browse
     assert 'title="2026-01-06 07:12:40 UTC"' in shown.text
     for text in (
         "Backlog: 17",
-        "Fails at least since 15 Jan 2027, 08:00 UTC",
+        "alert(1)</script>, at least since 15 Jan 2027, 08:00 UTC",
         "Forms: 1,203 in 30 days, 1,203 today",
         "1,203 forms passed on to Airflow today",
         "fsm_default/jobs 3 signature: 5",
@@ -351,8 +355,10 @@ def test_an_asset_that_two_dags_define_differently_is_shown_with_both(
         monkeypatch.setattr(SimpleAuthManager, "is_authorized_dag", hides_boiler)
         hidden = words(jo.get())
 
-    assert "DAGs define this asset differently: boiler, gas. Only the definition" in shown
-    assert "DAGs define this asset differently. Only the definition" in hidden
+    for text in (shown, hidden):
+        assert "Its DAGs define it differently, and only the definition that Airflow read" in text
+    assert "Starts boiler, gas." in shown
+    assert "Starts 2 DAGs." in hidden
     assert "boiler" not in hidden
 
 
@@ -1306,14 +1312,15 @@ def test_a_watcher_that_nobody_polls_for_is_an_alarm(asset, store, browser):
     jo = browser("jo")
     shown = words(jo.get())
     assert "2 of 2 watchers fail" in shown
-    assert re.search(r"The last complete poll was \d+ days ago", shown)
+    assert "One poll is due every 0 s, and none was complete, at least since 14 Nov 2023" in shown
     assert "No triggerer watches it" in shown
+    assert "No form starts a DAG: it starts none." in shown
 
 
 @in_a_database
 @pytest.mark.parametrize(("age", "is_late"), [(170, False), (400, True)])
 def test_a_watcher_is_late_after_three_intervals(asset, store, browser, age, is_late):
-    watched = next(status for status in admin.watched_assets() if status.stored)
+    watched = next(status for status in admin.watched_assets() if status.dag_ids)
     store_with(watched, CONFIGURATION, {"poll_interval": 60.0})
     store_with(watched, OWNER, ["id", 1.0, {"polled_at": time.time() - age, "backlog": 0}])
 
@@ -1325,7 +1332,7 @@ def test_a_watcher_is_late_after_three_intervals(asset, store, browser, age, is_
     assert "No triggerer is running" not in shown
     assert "2 of 2 watchers fail" in without_triggerer
     assert "No triggerer is running" in without_triggerer
-    assert ("and there should be one every 60 s" in shown) == is_late
+    assert ("One poll is due every 60 s, and none was complete, at least" in shown) == is_late
 
 
 @in_a_database
@@ -1333,7 +1340,7 @@ def test_a_watcher_is_late_after_three_intervals(asset, store, browser, age, is_
 def test_a_watcher_is_silent_after_90_seconds_however_long_its_interval(
     asset, store, browser, age, is_silent
 ):
-    watched = next(status for status in admin.watched_assets() if status.stored)
+    watched = next(status for status in admin.watched_assets() if status.dag_ids)
     store_with(watched, CONFIGURATION, {"poll_interval": 3600.0})
     now = time.time()
     store_with(watched, OWNER, ["id", 1.0, {"polled_at": now - 600, "seen_at": now - age}])
@@ -1342,7 +1349,97 @@ def test_a_watcher_is_silent_after_90_seconds_however_long_its_interval(
         shown = words(browser("jo").get())
 
     assert f"{1 + is_silent} of 2 watchers fail" in shown
-    assert ("Nothing has watched it since" in shown) == is_silent
+    assert ("Nothing watches it, so no form starts a DAG" in shown) == is_silent
+
+
+@in_a_database
+@pytest.mark.parametrize("others", [{}, {"boiler": "Gas Safety"}])
+def test_a_dag_whose_file_cannot_be_imported_is_an_alarm(
+    store, browser, tmp_path, monkeypatch, others
+):
+    from airflow.models.asset import AssetActive
+    from airflow.utils.session import create_session
+
+    jo = browser("jo")
+    with dags_that_define(tmp_path, monkeypatch) as read, triggerer_running():
+        read(gas="Gas Safety", **others)
+        watched_well()
+        assert "0 of 1 watchers fail" in words(jo.get())
+        file = tmp_path / "gas.py"
+        file.write_text(f"{file.read_text()}\ndef broken(:")
+        process_files()
+        broken = words(jo.get())
+        if not others:  # the scheduler drops the asset some time later
+            with create_session() as session:
+                session.query(AssetActive).delete()
+        dropped = words(jo.get())
+        (given,) = (fields for action, fields in jo.forms() if action == "begin")
+        set_back = jo.post("begin", {**given, "since": "2026-01-05T08:00"})
+
+        file.unlink()
+        read(plumber="Gas Safety", **others)
+        process_files()
+        mended = words(jo.get())
+
+    for shown in (broken, dropped):
+        assert "1 of 1 watchers fail" in shown
+        number = 1 + len(others)
+        assert f"No form starts 1 of its {number} DAGs, of which the file cannot be im" in shown
+        assert "gas (cannot be imported)" in shown
+    assert others or "mend the file first" in words(set_back)
+    assert set_back.status_code == (303 if others else 409)
+    assert "0 of 1 watchers fail" in mended
+    assert f"Starts {', '.join([*others, 'plumber'])}." in mended
+
+
+@in_a_database
+@pytest.mark.parametrize("others", [{}, {"boiler": "Gas Safety"}])
+def test_dags_that_are_paused_are_an_alarm_once_no_other_is_started(
+    store, browser, tmp_path, monkeypatch, others
+):
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with dags_that_define(tmp_path, monkeypatch) as read, triggerer_running():
+        read(gas="Gas Safety", **others)
+        watched_well()
+        with create_session() as session:
+            session.get(DagModel, "gas").is_paused = True
+
+        shown = words(browser("jo").get())
+
+    assert f"{0 if others else 1} of 1 watchers fail" in shown
+    assert ("No form starts a DAG: all that it starts are paused." in shown) == (not others)
+    assert "gas (paused)." in shown
+
+
+def watched_well():
+    """Have the watcher of the one asset that there is be well."""
+    (watched,) = admin.watched_assets()
+    store_with(watched, CONFIGURATION, {"poll_interval": 60.0})
+    now = time.time()
+    store_with(watched, OWNER, ["id", 1.0, {"polled_at": now, "seen_at": now}])
+
+
+@in_a_database
+@pytest.mark.parametrize(
+    "stored",
+    [{}, "text", ["id", 1.0, "text"], ["id", 1.0, {"seen_at": "now", "polled_at": float("nan")}]],
+)
+def test_what_another_has_stored_in_place_of_a_watcher_is_an_alarm_and_no_more(
+    asset, store, browser, caplog, stored
+):
+    watched = next(status for status in admin.watched_assets() if status.dag_ids)
+    store_with(watched, OWNER, stored)
+
+    answer = browser("jo").get()
+
+    assert answer.status_code == 200
+    shown = words(answer)
+    assert "2 of 2 watchers fail" in shown
+    if "seen_at" in str(stored):
+        assert "What its watcher has stored cannot be read." in shown
+        assert "seen_at: " in caplog.text
 
 
 @in_a_database

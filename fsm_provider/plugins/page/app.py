@@ -36,6 +36,7 @@ from fsm_provider.plugins.page.reading import (
     property_url,
     read_connections,
     read_ledgers,
+    sees_dags,
     service_url,
 )
 from fsm_provider.plugins.page.waits import property_of, read_waits, rendered_place
@@ -191,6 +192,7 @@ def render(user: Any, view: View, refused: str = "") -> Response:
         property_of=property_of,
         rendered_place=rendered_place,
         may_begin=lambda asset: may_begin(user, asset),
+        sees_dags=lambda asset: sees_dags(user, asset),
     )
     status = 404 if is_conn_unknown else 200
     headers = {

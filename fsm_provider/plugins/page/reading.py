@@ -25,7 +25,7 @@ from fsm_provider.hooks.connection import (
     settings_from,
 )
 from fsm_provider.plugins.page.access import dags_allowed
-from fsm_provider.polling.admin import AssetStatus
+from fsm_provider.polling.asset_status import AssetStatus
 from fsm_provider.user_errors import text_of
 from fsm_provider.writes.admin import open_place
 from fsm_provider.writes.ledger import EntryFilter, LedgerEntry, LedgerReader
@@ -244,7 +244,14 @@ def assets_for(user: Any, view: View, assets: Iterable[AssetStatus]) -> list[Ass
         is_visible = not asset.dag_ids or dags_allowed("GET", user, asset.dag_ids)
         if is_wanted and is_visible:
             shown.append(asset)
+            if asset.read_error:
+                log(asset.read_error)
     return shown
+
+
+def sees_dags(user: Any, asset: AssetStatus) -> bool:
+    """Return whether a user may see all DAGs that an asset starts."""
+    return dags_allowed("GET", user, asset.dag_ids) == asset.dag_ids
 
 
 def may_begin(user: Any, asset: AssetStatus) -> bool:

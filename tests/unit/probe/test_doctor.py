@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -193,7 +194,7 @@ def test_one_part_that_is_not_well_is_named_and_the_others_are_still_checked(
     ("names", "code", "verdict"),
     [
         ("Gas Safety", 0, "ok      1 of completed forms"),
-        ("Boiler", 1, "FAILED  DAGs boiler and gas define 'gas' differently, and only the"),
+        ("Boiler", 1, "FAILED  'gas' (DAGs: boiler, gas): Its DAGs define it differently, and on"),
     ],
 )
 def test_an_asset_that_two_dags_define_is_named_with_both_if_they_differ(
@@ -201,6 +202,8 @@ def test_an_asset_that_two_dags_define_is_named_with_both_if_they_differ(
 ):
     with dags_that_define(tmp_path, monkeypatch) as read:
         read(gas="Gas Safety", boiler=names)
+        (asset,) = watched_assets(fsm_conn_id="fsm_default")
+        store_with(asset, OWNER, ["id", 1.0, {"polled_at": time.time()}])
 
         ended, verdicts = doctor()
 
@@ -214,9 +217,13 @@ def test_an_asset_that_two_dags_define_is_named_with_both_if_they_differ(
     [
         (
             {"failing_since": 1.8e9, "error": "GET /forms returned HTTP 500"},
-            "the watcher of '{}' fails: GET /forms returned HTTP 500",
+            "Its polls fail: GET /forms returned HTTP 500, at least since 2027-01-15 08:00:00 UTC",
         ),
-        ({"seen_at": 1.7e9}, "nothing watches '{}': its triggerer is gone, or its DAGs are paused"),
+        (
+            {"seen_at": 1.7e9},
+            "Nothing watches it, so no form starts a DAG: its triggerer is gone, or its DAGs are "
+            "paused, at least since 2023-11-14 22:13:20 UTC",
+        ),
     ],
 )
 def test_an_asset_whose_watcher_fails_or_is_gone_is_not_well(
@@ -225,12 +232,12 @@ def test_an_asset_whose_watcher_fails_or_is_gone_is_not_well(
     with dags_that_define(tmp_path, monkeypatch) as read:
         read(gas="Gas Safety")
         (asset,) = watched_assets(fsm_conn_id="fsm_default")
-        store_with(asset, OWNER, ["id", 1.0, status])
+        store_with(asset, OWNER, ["id", 1.0, {"polled_at": time.time(), **status}])
 
         code, verdicts = doctor()
 
     assert code == 1
-    assert verdicts["assets"] == f"FAILED  {failure.format(asset.name)}"
+    assert verdicts["assets"] == f"FAILED  'gas' (DAGs: gas): {failure}"
 
 
 def test_all_connections_are_checked_and_one_that_is_broken_hides_no_other(
