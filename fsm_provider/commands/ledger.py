@@ -26,8 +26,7 @@ from fsm_provider.commands.cli import (
 from fsm_provider.writes.advice import TASK_OPTIONS
 
 if TYPE_CHECKING:
-    from fsm_provider.writes.admin import Selection
-    from fsm_provider.writes.ledger import LedgerEntry
+    from fsm_provider.writes.ledger import EntryFilter, LedgerEntry
     from fsm_provider.writes.sql_ledger import SqlLedgers
 
 DESCRIPTION = """\
@@ -69,7 +68,7 @@ def _list(options: argparse.Namespace) -> int:
     for conn_id in conn_ids:
         try:
             with quiet_airflow(), admin.open_ledgers(conn_id) as ledgers:
-                selected = admin.find(ledgers, _selection_from(options), options.limit)
+                selected = ledgers.entries(_filter_from(options), options.limit)
         except Exception as error:
             text = text_of(error)
             if text is None or not options.all:
@@ -97,7 +96,7 @@ def _settle(options: argparse.Namespace) -> int:
         # If it is neither --not-created nor an id, it is --done.
         settlement = admin.Settlement(not options.not_created, options.job_id)
         with admin.open_ledgers(options.conn_id) as ledgers:
-            entry = admin.find_only(ledgers, _selection_from(options))
+            entry = admin.find_only(ledgers, _filter_from(options))
             admin.settle(ledgers, entry, settlement, options.by, options.why)
     print(printable(f"'{options.key}' is settled: {settlement}"))
     return 0
@@ -108,7 +107,7 @@ def _forget(options: argparse.Namespace) -> int:
         from fsm_provider.writes import admin
 
         with admin.open_ledgers(options.conn_id) as ledgers:
-            entry = admin.find_only(ledgers, _selection_from(options))
+            entry = admin.find_only(ledgers, _filter_from(options))
             admin.forget(entry, options.by, options.why)
     print(printable(f"'{options.key}' is forgotten: it may be sent again"))
     return 0
@@ -158,16 +157,13 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
 }
 
 
-def _selection_from(options: argparse.Namespace) -> Selection:
-    from fsm_provider.writes.admin import Selection
+def _filter_from(options: argparse.Namespace) -> EntryFilter:
+    from fsm_provider.writes.ledger import EntryFilter
 
     given = vars(options)
     sent_by = {name: [given[name]] for _, name in TASK_OPTIONS if given[name] is not None}
-    return Selection(
-        key=options.key,
-        sent_by=sent_by,
-        only_uncertain=options.command == "list" and options.uncertain,
-    )
+    is_open = options.command == "list" and options.uncertain
+    return EntryFilter(key=options.key, sent_by=sent_by, is_open=is_open)
 
 
 def _cells_for(entry: LedgerEntry) -> tuple[str, ...]:

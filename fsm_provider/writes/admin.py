@@ -3,7 +3,7 @@
 The command ``ledger``, the page and ``doctor`` call it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -52,19 +52,6 @@ class Settlement:
         return "it exists" if self.is_made else "nobody has made it"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Selection:
-    """Which entries a person asks for.
-
-    :param key: None: it does not matter.
-    :param sent_by: as in an ``EntryFilter``.
-    """
-
-    key: str | None
-    sent_by: Mapping[str, Collection[str]]
-    only_uncertain: bool = False
-
-
 @contextmanager
 def open_ledgers(fsm_conn_id: str) -> Iterator[LedgerReader]:
     """Open the ledgers of a connection's service, in a process that has Airflow's database.
@@ -103,34 +90,18 @@ def open_place(
         engine.dispose()
 
 
-def find(
-    ledgers: LedgerReader, selection: Selection, latest: int | None = None
-) -> Sequence[EntryInLedger]:
-    """Return the entries that a person asks for, in the order in which they were sent.
-
-    :param latest: only so many, which were sent last.
-    """
-    wanted = EntryFilter(sent_by=selection.sent_by)
-    if selection.key is None:
-        return ledgers.entries(selection.only_uncertain, latest=latest, wanted=wanted)
-    entry_id = rules.id_for(selection.key)
-    candidates = ledgers.entries(selection.only_uncertain, selection.key, wanted=wanted)
-    selected = [candidate for candidate in candidates if candidate[1].id == entry_id]
-    return selected if latest is None else selected[-latest:]
-
-
-def find_only(ledgers: LedgerReader, selection: Selection) -> EntryInLedger:
-    """Return the entry that a person asks for.
+def find_only(ledgers: LedgerReader, wanted: EntryFilter) -> EntryInLedger:
+    """Return the entry of a key that a person asks for.
 
     :raises FsmRefusedError: if there is none, or more than one.
     """
-    selected = find(ledgers, selection)
+    selected = ledgers.entries(wanted)
     if not selected:
-        raise FsmRefusedError(f"there is no '{selection.key}': {advice.KEY_UNKNOWN}")
+        raise FsmRefusedError(f"there is no '{wanted.key}': {advice.KEY_UNKNOWN}")
     if len(selected) > 1:
         tasks = "; ".join(str(entry.sent_by) for _, entry in selected)
         raise FsmRefusedError(
-            f"'{selection.key}' was sent by {len(selected)} tasks: {advice.KEY_AMBIGUOUS}: {tasks}"
+            f"'{wanted.key}' was sent by {len(selected)} tasks: {advice.KEY_AMBIGUOUS}: {tasks}"
         )
     return selected[0]
 
@@ -141,7 +112,7 @@ def find_as_seen(ledgers: LedgerReader, key: str, owner: str) -> EntryInLedger:
     :param owner: of the entry as it was seen: a claim, a look-up and a person each set another.
     :raises FsmRefusedError: if it has changed meanwhile.
     """
-    for ledger, entry in ledgers.entries(text=key):
+    for ledger, entry in ledgers.entries(EntryFilter(key=key)):
         if entry.owner == owner:
             return ledger, entry
     raise FsmRefusedError(f"'{key}' has changed meanwhile: {advice.CHANGED_MEANWHILE}")
@@ -180,11 +151,8 @@ def _check_job_id(ledgers: LedgerReader, entry: LedgerEntry, job_id: int | None)
         if entry.state == "done":
             return  # which is refused anyway
         raise FsmRefusedError(f"'{entry.key}' is a job: give its id")
-    for _, other in ledgers.entries(text=str(job_id)):
-        is_a_job = (other.kind, other.state) == ("job", "done")
-        is_its_job = is_a_job and other.result_id == job_id
-        is_same_entry = (other.sent_by, other.id) == (entry.sent_by, entry.id)
-        if is_its_job and not is_same_entry:
+    for _, other in ledgers.entries(EntryFilter(job_id=job_id)):
+        if (other.sent_by, other.id) != (entry.sent_by, entry.id):
             raise FsmRefusedError(
                 f"'{entry.key}' was not settled: job {job_id} is that of key '{other.key}': "
                 f"{advice.ID_OF_ANOTHER}"

@@ -211,11 +211,16 @@ class EntryFilter:
     """Which entries a person asks for, or may see. What is left out does not matter.
 
     :param sent_by: texts, of which a field of the task that sent them is one, by the field's name.
+    :param job_id: of a job that was made.
+    :param is_open: neither free nor done.
     :param part: the key, a part of it or of the reference, in any case; or the id of the result.
     :param has_note: people have settled or forgotten it, or a response came late.
     """
 
     sent_by: Mapping[str, Collection[str]] = field(default_factory=dict)
+    key: str | None = None
+    job_id: int | None = None
+    is_open: bool = False
     part: str = ""
     property_id: str = ""
     has_note: bool = False
@@ -232,8 +237,13 @@ class EntryFilter:
         is_by_task = all(
             str(getattr(entry.sent_by, name)) in texts for name, texts in self.sent_by.items()
         )
+        is_done = entry.kind == "job" and entry.state == "done"
+        is_its_job = is_done and entry.result_id == self.job_id
         return (
             is_by_task
+            and (self.key is None or entry.id == id_for(self.key))
+            and (self.job_id is None or is_its_job)
+            and (not self.is_open or entry.state in OPEN_STATES)
             and (not self.property_id or entry.property_id == self.property_id)
             and (not self.has_note or entry.note is not None)
             and has_part
@@ -259,16 +269,10 @@ class LedgerReader(Protocol):
     """All ledgers of some services, for people."""
 
     def entries(
-        self,
-        is_open: bool = False,
-        text: str | None = None,
-        latest: int | None = None,
-        wanted: EntryFilter = ANY_ENTRY,
+        self, wanted: EntryFilter = ANY_ENTRY, latest: int | None = None
     ) -> Sequence[tuple[Ledger, LedgerEntry]]:
         """Return entries in the order in which they were sent, each with its ledger.
 
-        :param is_open: only entries that are neither free nor done.
-        :param text: only entries whose key or job's id it is.
         :param latest: only so many, which were sent last.
         """
 

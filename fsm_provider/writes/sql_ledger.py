@@ -243,34 +243,17 @@ class SqlLedgers:
         self._is_ours: ColumnElement[bool] = LEDGER.c.service_id.in_(self._ids)
 
     def entries(
-        self,
-        is_open: bool = False,
-        text: str | None = None,
-        latest: int | None = None,
-        wanted: EntryFilter = ANY_ENTRY,
+        self, wanted: EntryFilter = ANY_ENTRY, latest: int | None = None
     ) -> list[tuple[SqlLedger, LedgerEntry]]:
-        condition = self._is_ours
-        if text is not None:
-            is_number = text.isdecimal() and len(text) <= MAX_BIGINT_DIGITS
-            job_id = int(text) if is_number else text
-            # The services' ids are in each alternative, so that an index serves it: SQLite needs
-            # that. PostgreSQL needs them as a list, not as a subquery.
-            with self._engine.connect() as connection:
-                ids = connection.execute(self._ids).scalars().all()
-            is_ours = LEDGER.c.service_id.in_(ids)
-            is_its_key = LEDGER.c.id == id_for(text)
-            is_its_job = LEDGER.c.job_digest == digest_for(job_id)
-            condition = is_ours & is_its_key | is_ours & is_its_job
         # A service may have been renamed since.
         query = (
             _select_entries()
             .add_columns(SERVICES.c.name.label("service_now"))
             .join(SERVICES, SERVICES.c.id == LEDGER.c.service_id)
-            .where(condition, *_conditions_for(wanted))
+            .where(self._is_ours, *_conditions_for(wanted))
+            .order_by(LEDGER.c.sent_at.desc())
+            .limit(latest)
         )
-        if is_open:
-            query = query.where(IS_OPEN)
-        query = query.order_by(LEDGER.c.sent_at.desc()).limit(latest)
         with self._engine.connect() as connection:
             latest_first = connection.execute(query).mappings().all()
         entries = []
@@ -332,11 +315,17 @@ class SqlLedgers:
             )
 
 
-def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool]]:
+def _conditions_for(wanted: EntryFilter) -> list[ColumnElement[bool] | sa.TextClause]:
     """Return what :meth:`EntryFilter.includes` checks; the case of letters beyond ASCII counts."""
-    conditions: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool] | sa.TextClause] = []
     for name, texts in wanted.sent_by.items():
         conditions.append(sa.cast(LEDGER.c[name], sa.Text).in_(list(map(_escaped, texts))))
+    if wanted.key is not None:
+        conditions.append(LEDGER.c.id == id_for(wanted.key))
+    if wanted.job_id is not None:
+        conditions.append(LEDGER.c.job_digest == digest_for(wanted.job_id))
+    if wanted.is_open:
+        conditions.append(IS_OPEN)
     if wanted.property_id:
         conditions.append(LEDGER.c.property_id == _escaped(wanted.property_id))
     if wanted.has_note:

@@ -315,33 +315,25 @@ class AirflowLedgers:
                     pages[row.key] = _StoredPage(row.id, row.value, row.updated_at)
 
     def entries(
-        self,
-        is_open: bool = False,
-        text: str | None = None,
-        latest: int | None = None,
-        wanted: EntryFilter = ANY_ENTRY,
+        self, wanted: EntryFilter = ANY_ENTRY, latest: int | None = None
     ) -> list[tuple[TaskLedger, LedgerEntry]]:
-        words: list[str] = []
-        entry_id = None
-        if text:
-            entry_id = id_for(text)
-            words = [entry_id, json.dumps(text), f'"id": {text}']
+        words = []  # in a page that has such an entry
+        if wanted.key is not None:
+            words.append(id_for(wanted.key))
+        if wanted.job_id is not None:
+            words.append(f'"id": {wanted.job_id}')
         if wanted.has_note:
-            words = ['"note": ']
+            words.append('"note": ')
         selected = []
         for task, pages in self._pages_by_task.items():
-            if is_open and not any(map(_count_open, pages.values())):
+            if wanted.is_open and not any(map(_count_open, pages.values())):
                 continue
             if not _may_hold(pages.values(), words):
                 continue
             stored_at = max(page.stored_at.timestamp() for page in pages.values())
             ledger = TaskLedger(IdleTaskStore(task, pages), task, int(stored_at * 1000))
-            for entry in ledger.load(ledger.entries_of_task(task)).values():
-                is_its_job = text == str(entry.result_id or "")
-                is_named = not text or entry.id == entry_id or is_its_job
-                is_in_state = not is_open or entry.state in OPEN_STATES
-                if is_named and is_in_state and wanted.includes(entry):
-                    selected.append((ledger, entry))
+            entries = ledger.load(ledger.entries_of_task(task)).values()
+            selected += [(ledger, entry) for entry in entries if wanted.includes(entry)]
         selected.sort(key=lambda ledger_and_entry: ledger_and_entry[1].sent_at)
         return selected if latest is None else selected[-latest:]
 
@@ -352,7 +344,7 @@ class AirflowLedgers:
         """
         counts = Counter[Tally]()
         if wanted.is_search:
-            for _, entry in self.entries(wanted=wanted):
+            for _, entry in self.entries(wanted):
                 task = entry.sent_by
                 day = entry.sent_at // (1000 * SECONDS_PER_DAY)
                 counts[Tally(task.airflow, task.dag_id, day, entry.state)] += 1

@@ -182,8 +182,8 @@ def _add_ledgers(
 ) -> None:
     """Add the ledgers of one database."""
 
-    def add(rows: list[Row], wanted: EntryFilter, latest: int, *, is_open: bool = False) -> None:
-        for _, entry in ledgers.entries(is_open, latest=latest, wanted=wanted):
+    def add(rows: list[Row], wanted: EntryFilter, latest: int) -> None:
+        for _, entry in ledgers.entries(wanted, latest):
             # In Airflow's store a task may have written to other services, too.
             if entry.service in conn_id_by_service or not view.conn_id:
                 rows.append(Row(conn_id_by_service.get(entry.service, ""), entry))
@@ -196,7 +196,7 @@ def _add_ledgers(
             section.totals[tally.state] += number
             section.written[tally.day, tally.state] += number
     ours = EntryFilter(sent_by={"dag_id": visible_dags, "airflow": here})
-    add(section.uncertain, ours, view.page * ROWS, is_open=True)
+    add(section.uncertain, replace(ours, is_open=True), view.page * ROWS)
     add(section.settled, replace(ours, has_note=True), MAX_NOTED)
     wanted = replace(ours, part=view.q, property_id=view.property)
     if wanted.is_search:

@@ -16,6 +16,7 @@ from fsm_provider.commands.cli import main
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
 from fsm_provider.writes import admin, advice
+from fsm_provider.writes.ledger import EntryFilter
 from fsm_provider.writes.task_ledger import PAGE
 from tests.capabilities import STATE_STORE
 from tests.pages import DOCS
@@ -596,7 +597,7 @@ def what_has_changed_is_looked_at_again(place):
     with admin.open_ledgers("fsm_default") as ledgers:
         with pytest.raises(FsmError, match="'PM-1' has changed meanwhile: look again"):
             admin.find_as_seen(ledgers, "PM-1", "another")
-        [(_, entry)] = ledgers.entries(text="PM-1")
+        [(_, entry)] = ledgers.entries(EntryFilter(key="PM-1"))
         found = admin.find_as_seen(ledgers, "PM-1", entry.owner)
         settlement = admin.Settlement(True, place.service.jobs[0]["id"])
         admin.settle(ledgers, found, settlement, "jo", "looked it up")

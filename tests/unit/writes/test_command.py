@@ -21,6 +21,7 @@ from fsm_provider.commands.cli import main
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import admin
+from fsm_provider.writes.ledger import EntryFilter
 from fsm_provider.writes.task_ledger import PAGE
 from tests.capabilities import IS_AIRFLOW_3, STATE_STORE
 from tests.pages import DOCS, commands_with_output
@@ -569,10 +570,10 @@ class TestInBoth:
     def test_the_second_of_two_who_have_seen_the_same_is_refused(self, service, store, monkeypatch):
         monkeypatch.setattr(admin, "datetime", OneSecond)
         leave_uncertain(service, store, create_job())
-        selection = admin.Selection(key="PM-7", sent_by={})
+        wanted = EntryFilter(key="PM-7")
         with admin.open_ledgers("fsm_default") as ledgers, admin.open_ledgers("fsm_default") as two:
-            of_jo = admin.find_only(ledgers, selection)
-            of_sam = admin.find_only(two, selection)
+            of_jo = admin.find_only(ledgers, wanted)
+            of_sam = admin.find_only(two, wanted)
             admin.settle(ledgers, of_jo, admin.Settlement(True, 4711), "jo", "looked it up")
             with pytest.raises(FsmRefusedError, match="'PM-7' was not settled: "):
                 admin.settle(two, of_sam, admin.Settlement(True, 4712), "jo", "looked it up")
