@@ -221,7 +221,11 @@ def add_assets(now: float) -> None:
         for name, dag_id, conn_id in zip(names, dags, CONNECTIONS, strict=True):
             asset = AssetModel(name=name, uri=f"fsm://{conn_id}/forms/{name}", group="asset")
             session.add(asset)
-            session.add(DagModel(dag_id=dag_id, bundle_name="office", fileloc=f"{dag_id}.py"))
+            dag = DagModel(dag_id=dag_id, bundle_name="office", fileloc=f"{dag_id}.py")
+            dag.relative_fileloc = dag.fileloc
+            dag.is_stale = False
+            dag.is_paused = False
+            session.add(dag)
             session.flush()
             session.add(AssetActive.for_asset(asset))
             session.add(Scheduled(asset_id=asset.id, dag_id=dag_id))
