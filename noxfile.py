@@ -77,7 +77,8 @@ def oldest(session: nox.Session) -> None:
         "-e",
         EXTRAS,
     )
-    session.install("--compile-bytecode", "universal-pathlib<0.3", "--group", "test")
+    tools = [*VERSIONS["2.11.2"]["pins"], "universal-pathlib<0.3"]
+    session.install("--compile-bytecode", *tools, "--group", "test")
     test(session, "oldest", "unit", *IN_PARALLEL, *session.posargs, "tests/unit")
 
 

@@ -49,6 +49,7 @@ def parse_page(
     :param may_be_empty: no body, ``null`` and ``{}`` are a listing without records.
     """
     if model is not None:
+        model.model_rebuild()  # before 2.14, pydantic writes no record of a model that is not built
         with suppress(ValidationError):
             page_model = Page[model]  # type: ignore[valid-type]
             return page_model.model_validate_json(body, context={"timezone": timezone})

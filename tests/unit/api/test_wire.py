@@ -1,11 +1,11 @@
 """Unusual or invalid HTTP: a job is never mistaken for another, and never created twice."""
 
-import gzip
 import json
 import resource
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -747,7 +747,9 @@ def test_the_limit_of_a_response_is_a_setting(serve, connect):
 
 @pytest.mark.parametrize(("status", "says"), [(200, "larger than 64 MiB"), (503, "HTTP 503")])
 def test_a_body_without_an_end_is_not_read_into_memory(serve, connect, status, says):
-    bomb = gzip.compress(bytes(200 * 2**20))
+    mebibyte = bytes(2**20)
+    compressor = zlib.compressobj(wbits=31)  # gzip
+    bomb = b"".join(compressor.compress(mebibyte) for _ in range(800)) + compressor.flush()
     server = serve(send_always(http(status, bomb, "Content-Encoding: gzip")))
     peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
@@ -755,7 +757,7 @@ def test_a_body_without_an_end_is_not_read_into_memory(serve, connect, status, s
         connect(server, max_retries=0).request("GET", "/forms")
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert peak - peak_before < 160 * 2**10
+    assert peak - peak_before < 250 * 2**10  # KiB; urllib3 before 2.6 decodes 64 MiB at a time
 
 
 @pytest.mark.parametrize("charset", ["latin-1", '"utf-16"', "UTF-8", "us-ascii"])
