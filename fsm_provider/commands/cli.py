@@ -111,7 +111,7 @@ ALL_HELP = "all connections of type fsm in Airflow's database and environment"
 
 
 def all_conn_ids() -> list[str]:
-    """Return the connections of ``--all``.
+    """Return the connections of ``--all``: also those that only an asset names.
 
     :raises FsmRefusedError: if there is none.
     """
@@ -119,8 +119,9 @@ def all_conn_ids() -> list[str]:
 
     with quiet_airflow():
         from fsm_provider.hooks.connection import fsm_conn_ids
+        from fsm_provider.polling.admin import conn_ids_of_assets
 
-        conn_ids = fsm_conn_ids()
+        conn_ids = sorted({*fsm_conn_ids(), *conn_ids_of_assets()})
     if not conn_ids:
         raise FsmRefusedError(
             "there is no connection of type fsm in Airflow's database and environment"

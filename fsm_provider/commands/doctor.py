@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
@@ -12,12 +13,14 @@ from fsm_provider.commands.cli import ALL_HELP, all_conn_ids, conn_id_parser, qu
 from fsm_provider.user_errors import text_of
 
 if TYPE_CHECKING:
+    from fsm_provider.hooks.fsm import FsmHook
     from fsm_provider.polling.asset_status import AssetStatus
 
 DESCRIPTION = """\
-Check the connection, the service's clock, the ledger, the triggerer, the assets of completed forms,
-and the receiver of webhooks if it is used. Reads only, and needs Airflow's database, as the
-scheduler does. Exit code: 0 if all is well, 1 if something is not."""
+Check the connection, the service's clock, the ledger, whether Airflow's scheduler, DAG processor
+and triggerer run, the assets of completed forms, and the receiver of webhooks if it is used. Reads
+only, and needs Airflow's database, as the scheduler does. Exit code: 0 if all is well, 1 if
+something is not."""
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -52,20 +55,31 @@ def _check(fsm_conn_id: str) -> int:
     return exit_code
 
 
-def _check_connection(fsm_conn_id: str) -> str:
-    from fsm_provider.hooks.connection import hook_outside_of_tasks
+def _hook(fsm_conn_id: str) -> FsmHook:
+    """Return the hook of a connection, which may turn out to be of another type."""
+    from fsm_provider.hooks.connection import (
+        hook_on,
+        read_connection_outside_of_tasks,
+        settings_from,
+    )
 
-    is_well, text = hook_outside_of_tasks(fsm_conn_id).test_connection()
+    connection = read_connection_outside_of_tasks(fsm_conn_id)
+    settings_from(connection)
+    hook: FsmHook = hook_on(connection)
+    return hook
+
+
+def _check_connection(fsm_conn_id: str) -> str:
+    is_well, text = _hook(fsm_conn_id).test_connection()
     if not is_well:
         raise FsmRefusedError(text)
-    return str(text)
+    return text
 
 
 def _check_clock(fsm_conn_id: str) -> str:
     from fsm_provider.commands.probe import Probe
-    from fsm_provider.hooks.connection import hook_outside_of_tasks
 
-    finding = Probe(hook_outside_of_tasks(fsm_conn_id).settings).find_timezone()
+    finding = Probe(_hook(fsm_conn_id).settings).find_timezone()
     if not finding.settings:
         raise FsmRefusedError(finding.evidence)
     return f"server_timezone is {finding.settings['server_timezone']}: {finding.evidence}"
@@ -86,15 +100,25 @@ def _check_ledger(fsm_conn_id: str) -> str:
     return f"{sent} sent under its host and login, of which {uncertain} uncertain"
 
 
-def _check_triggerer(_: str) -> str:
+def _check_running(job_type: str, without: str, _: str) -> str:
+    """Check that a part of Airflow runs.
+
+    :param without: what happens where none runs.
+    """
     from fsm_provider.polling.admin import running_jobs
 
-    jobs = running_jobs("TriggererJob")
+    jobs = running_jobs(job_type)
     if not jobs:
-        raise FsmRefusedError(
-            "none is running: deferrable sensors and completed_forms wait until one does"
-        )
+        raise FsmRefusedError(f"none is running: {without} until one does")
     return f"its last heartbeat was at {jobs[0].latest_heartbeat:%F %T} UTC"
+
+
+def _check_dag_processor(fsm_conn_id: str) -> str:
+    from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
+
+    if not AIRFLOW_V_3_0_PLUS:
+        return "is part of the scheduler"
+    return _check_running("DagProcessorJob", "no change of a DAG file is read", fsm_conn_id)
 
 
 def _check_assets(fsm_conn_id: str) -> str:
@@ -151,7 +175,11 @@ CHECKS: dict[str, Callable[[str], str]] = {
     "connection": _check_connection,
     "clock": _check_clock,
     "ledger": _check_ledger,
-    "triggerer": _check_triggerer,
+    "scheduler": partial(_check_running, "SchedulerJob", "no DAG starts, and no task goes on"),
+    "processor": _check_dag_processor,
+    "triggerer": partial(
+        _check_running, "TriggererJob", "deferrable sensors and completed_forms wait"
+    ),
     "assets": _check_assets,
     "receiver": _check_receiver,
 }

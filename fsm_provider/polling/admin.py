@@ -7,6 +7,7 @@ connection names.
 
 import asyncio
 import json
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -20,7 +21,7 @@ from airflow.providers.common.compat.version_compat import (
     AIRFLOW_V_3_3_PLUS,
 )
 from airflow.utils.session import create_session
-from sqlalchemy import and_, exists, or_, select
+from sqlalchemy import and_, or_, select
 
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.api.validation import validate_with
@@ -54,6 +55,11 @@ def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> l
     if shared:
         _compare_definitions(shared)
     return assets
+
+
+def conn_ids_of_assets() -> set[str]:
+    """Return the connections that assets of completed forms name, whether or not they exist."""
+    return {asset.fsm_conn_id for asset in _assets_in_dags()}
 
 
 def begin_anew(asset: AssetStatus, since: datetime) -> None:
@@ -113,43 +119,64 @@ def _assets_in_dags() -> list[AssetStatus]:
     """
     if not AIRFLOW_V_3_0_PLUS:
         return []
+    assets = _active_assets()
+    _add_broken_dags(assets)
+    return sorted(assets.values(), key=lambda asset: asset.name)
+
+
+def _active_assets() -> dict[str, AssetStatus]:
+    """Return the assets of DAGs whose files can be imported, by their names."""
     from airflow.models.asset import AssetModel
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
     from airflow.models.dag import DagModel
-    from airflow.models.errors import ParseImportError
 
-    has_error = exists().where(
-        ParseImportError.bundle_name == DagModel.bundle_name,
-        ParseImportError.filename == DagModel.relative_fileloc,
-    )
-    is_there = and_(DagModel.dag_id == Scheduled.dag_id, or_(~DagModel.is_stale, has_error))
+    is_there = and_(DagModel.dag_id == Scheduled.dag_id, ~DagModel.is_stale)
     query = (
-        select(AssetModel, DagModel.dag_id, DagModel.is_paused, has_error)
+        select(AssetModel.id, AssetModel.name, AssetModel.uri, DagModel.dag_id, DagModel.is_paused)
         .outerjoin(Scheduled, Scheduled.asset_id == AssetModel.id)
         .outerjoin(DagModel, is_there)
         .where(
+            AssetModel.active.has(),
             AssetModel.uri.like("fsm://%/forms/%"),
-            or_(AssetModel.active.has(), has_error),
             # Not for a DAG that was removed.
             or_(Scheduled.dag_id.is_(None), DagModel.dag_id.is_not(None)),
         )
-        .order_by(AssetModel.name)
     )
-    assets: dict[int, AssetStatus] = {}
+    assets: dict[str, AssetStatus] = {}
     with create_session() as session:
         # A row for each DAG that an asset starts; if it starts none, one without a DAG.
-        for model, dag_id, is_paused, is_broken in session.execute(query):
-            conn_id = unquote(urlsplit(model.uri).netloc)
-            new = AssetStatus(asset_id=model.id, name=model.name, fsm_conn_id=conn_id)
-            asset = assets.setdefault(model.id, new)
-            if dag_id is None:
-                continue
-            asset.dag_ids.add(dag_id)
+        for asset_id, name, uri, dag_id, is_paused in session.execute(query):
+            asset = assets.setdefault(name, _new_status(asset_id, name, uri))
+            if dag_id is not None:
+                asset.dag_ids.add(dag_id)
             if is_paused:
                 asset.paused.add(dag_id)
-            if is_broken:
-                asset.broken.add(dag_id)
-    return list(assets.values())
+    return assets
+
+
+def _new_status(asset_id: int, name: str, uri: str) -> AssetStatus:
+    return AssetStatus(asset_id=asset_id, name=name, fsm_conn_id=unquote(urlsplit(uri).netloc))
+
+
+def _add_broken_dags(assets: dict[str, AssetStatus]) -> None:
+    """Add the DAGs whose file cannot be imported, and the assets that are dropped therefore."""
+    from airflow.models.dag import DagModel
+    from airflow.models.errors import ParseImportError as Failed
+
+    is_of_file = and_(
+        DagModel.bundle_name == Failed.bundle_name, DagModel.relative_fileloc == Failed.filename
+    )
+    with create_session() as session:
+        dag_ids = session.scalars(select(DagModel.dag_id).join(Failed, is_of_file)).all()
+    for dag in _serialized(dag_ids):
+        for definition in _assets_in(dag.data):
+            name = definition["name"]
+            uri = definition.get("uri") or ""
+            if not re.fullmatch("fsm://.*/forms/.*", uri):
+                continue
+            asset = assets.setdefault(name, _new_status(-len(assets), name, uri))
+            asset.dag_ids.add(dag.dag_id)
+            asset.broken.add(dag.dag_id)
 
 
 def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
@@ -184,14 +211,14 @@ def _parse_status(*parts: Any) -> WatcherStatus:
     return validate_with(WatcherStatus.model_validate, fields)
 
 
-def running_jobs(job_type: str) -> list[Any]:
-    """Return what runs of a kind, the last to show it first.
+def running_jobs(*job_types: str) -> list[Any]:
+    """Return what runs of some kinds, the last to show it first.
 
-    :param job_type: ``TriggererJob``, without which nothing deferred goes on, or ``SchedulerJob``.
+    :param job_types: ``TriggererJob``, ``SchedulerJob``, ``DagProcessorJob``.
     """
     from airflow.jobs.job import Job
 
-    is_running = (Job.job_type == job_type, Job.state == "running")
+    is_running = (Job.job_type.in_(job_types), Job.state == "running")
     query = select(Job).where(*is_running).order_by(Job.latest_heartbeat.desc())
     with create_session() as session:
         jobs = session.scalars(query).all()
@@ -201,25 +228,39 @@ def running_jobs(job_type: str) -> list[Any]:
 
 def _compare_definitions(assets: Collection[AssetStatus]) -> None:
     """Note which assets their DAGs define differently, by what Airflow has stored of the DAGs."""
+    dags = _serialized(set().union(*(asset.dag_ids for asset in assets)))
+    for asset in assets:
+        watchers = set[str]()
+        for dag in dags:
+            if dag.dag_id in asset.dag_ids:
+                watchers.update(_watchers_of(asset.name, dag.data))
+        asset.is_disputed = len(watchers) > 1
+
+
+def _watchers_of(name: str, dag: Any) -> Iterator[str]:
+    for definition in _assets_in(dag):
+        if definition["name"] == name:
+            yield json.dumps(definition.get("watchers"), sort_keys=True)
+
+
+def _serialized(dag_ids: Collection[str]) -> list[Any]:
     from airflow.models.serialized_dag import SerializedDagModel
 
-    dag_ids = set().union(*(asset.dag_ids for asset in assets))
-    dags = SerializedDagModel.get_latest_serialized_dags(dag_ids=sorted(dag_ids))
-    for asset in assets:
-        its_dags = [dag.data for dag in dags if dag.dag_id in asset.dag_ids]
-        asset.is_disputed = len(set(_definitions_in(its_dags, asset.name))) > 1
+    if not dag_ids:
+        return []
+    return list(SerializedDagModel.get_latest_serialized_dags(dag_ids=sorted(dag_ids)))
 
 
-def _definitions_in(serialized: Any, name: str) -> Iterator[str]:
-    """Yield the watchers of each asset of that name in serialized DAGs, as JSON."""
+def _assets_in(serialized: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the assets in a serialized DAG."""
     match serialized:
-        case {"__type": "asset", "name": found} if found == name:
-            yield json.dumps(serialized.get("watchers"), sort_keys=True)
+        case {"__type": "asset", "name": str()}:
+            yield serialized
         case dict():
-            yield from _definitions_in(list(serialized.values()), name)
+            yield from _assets_in(list(serialized.values()))
         case list():
             for value in serialized:
-                yield from _definitions_in(value, name)
+                yield from _assets_in(value)
 
 
 def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -> StoredValues:
@@ -236,4 +277,12 @@ def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -
     query = query.where(Stored.asset_id.in_(ids), Stored.key.in_(keys))
     with create_session() as session:
         rows = session.execute(query).all()
-    return {(asset_id, key): json.loads(text) for asset_id, key, text in rows}
+    return {(asset_id, key): _parse_json(text) for asset_id, key, text in rows}
+
+
+def _parse_json(text: str) -> Any:
+    """Return what a text is as JSON; the text, if it is none."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -52,6 +52,7 @@ class WatcherStatus(BaseModel):
 class AssetStatus:
     """An asset of completed forms, and what its watcher has stored.
 
+    :param asset_id: 0 or less: Airflow has dropped it.
     :param dag_ids: the DAGs that it starts.
     :param paused: those of them that are paused.
     :param broken: those of them whose file cannot be imported now.
@@ -74,7 +75,7 @@ class AssetStatus:
 
     @property
     def is_gone(self) -> bool:
-        """Whether Airflow may have dropped it, with all that is stored with it."""
+        """Whether Airflow has dropped it or will, with all that is stored with it."""
         return bool(self.broken) and self.broken == self.dag_ids
 
     def read_prefix(self) -> str:
@@ -121,7 +122,8 @@ class AssetStatus:
     def _problems_of_polls(self) -> Iterator[Problem]:
         now = time.time()
         stored = self.stored
-        if stored.seen_at is not None and now - stored.seen_at > SILENCE:
+        # A time to come is one that a clock was wrong at, or that a task has stored.
+        if stored.seen_at is not None and abs(now - stored.seen_at) > SILENCE:
             yield Problem(
                 "Nothing watches it, so no form starts a DAG: its triggerer is gone, or its DAGs "
                 "are paused",
@@ -129,7 +131,7 @@ class AssetStatus:
             )
         if stored.error:
             yield Problem(f"Its polls fail: {stored.error}", stored.failing_since)
-        if now - (stored.polled_at or 0.0) > 3 * stored.poll_interval + LATE_BY:
+        if abs(now - (stored.polled_at or 0.0)) > 3 * stored.poll_interval + LATE_BY:
             none = "none was complete"
             if stored.polled_at is None:
                 none = "none was complete since a triggerer began to watch it"

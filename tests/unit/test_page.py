@@ -1221,10 +1221,14 @@ def test_waits_are_found_by_property_and_connection_and_counted_by_name(store, w
 
 
 @in_a_database
-def test_that_no_scheduler_runs_is_an_alarm(store, browser):
-    assert "No scheduler is running, so no DAG starts" in words(browser("jo").get())
-    with triggerer_running("SchedulerJob"):
-        assert "No scheduler is running" not in browser("jo").get().text
+def test_that_no_scheduler_or_dag_processor_runs_is_an_alarm(store, browser):
+    shown = words(browser("jo").get())
+    assert "No scheduler is running, so no DAG starts" in shown
+    assert "No DAG processor is running, so no change of a DAG's file is read" in shown
+    with triggerer_running("SchedulerJob", "DagProcessorJob"):
+        shown = words(browser("jo").get())
+        assert "No scheduler is running" not in shown
+        assert "No DAG processor is running" not in shown
 
 
 @in_a_database
@@ -1318,7 +1322,7 @@ def test_a_watcher_that_nobody_polls_for_is_an_alarm(asset, store, browser):
 
 
 @in_a_database
-@pytest.mark.parametrize(("age", "is_late"), [(170, False), (400, True)])
+@pytest.mark.parametrize(("age", "is_late"), [(170, False), (400, True), (-400, True)])
 def test_a_watcher_is_late_after_three_intervals(asset, store, browser, age, is_late):
     watched = next(status for status in admin.watched_assets() if status.dag_ids)
     store_with(watched, CONFIGURATION, {"poll_interval": 60.0})
@@ -1336,7 +1340,7 @@ def test_a_watcher_is_late_after_three_intervals(asset, store, browser, age, is_
 
 
 @in_a_database
-@pytest.mark.parametrize(("age", "is_silent"), [(60, False), (120, True)])
+@pytest.mark.parametrize(("age", "is_silent"), [(60, False), (120, True), (-120, True)])
 def test_a_watcher_is_silent_after_90_seconds_however_long_its_interval(
     asset, store, browser, age, is_silent
 ):
@@ -1357,7 +1361,7 @@ def test_a_watcher_is_silent_after_90_seconds_however_long_its_interval(
 def test_a_dag_whose_file_cannot_be_imported_is_an_alarm(
     store, browser, tmp_path, monkeypatch, others
 ):
-    from airflow.models.asset import AssetActive
+    from airflow.models.asset import AssetActive, remove_references_to_deleted_dags
     from airflow.utils.session import create_session
 
     jo = browser("jo")
@@ -1369,8 +1373,9 @@ def test_a_dag_whose_file_cannot_be_imported_is_an_alarm(
         file.write_text(f"{file.read_text()}\ndef broken(:")
         process_files()
         broken = words(jo.get())
-        if not others:  # the scheduler drops the asset some time later
-            with create_session() as session:
+        with create_session() as session:  # as the processor and the scheduler do some time later
+            remove_references_to_deleted_dags(session)
+            if not others:
                 session.query(AssetActive).delete()
         dropped = words(jo.get())
         (given,) = (fields for action, fields in jo.forms() if action == "begin")
@@ -1440,6 +1445,17 @@ def test_what_another_has_stored_in_place_of_a_watcher_is_an_alarm_and_no_more(
     if "seen_at" in str(stored):
         assert "What its watcher has stored cannot be read." in shown
         assert "seen_at: " in caplog.text
+
+
+@in_a_database
+@STATE_STORE.needed
+def test_text_that_is_no_json_in_place_of_a_watcher_is_an_alarm_and_no_more(asset, store, browser):
+    from airflow.state import AssetScope, get_state_backend
+
+    watched = next(status for status in admin.watched_assets() if status.dag_ids)
+    get_state_backend().set(AssetScope(asset_id=watched.asset_id), OWNER, "{")
+
+    assert "2 of 2 watchers fail" in words(browser("jo").get())
 
 
 @in_a_database

@@ -6,7 +6,7 @@ arguments, as it has rendered them.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -21,7 +21,6 @@ from fsm_provider.api.errors import FsmInputError
 from fsm_provider.api.validation import canonical_id
 from fsm_provider.plugins.page.access import dags_allowed
 from fsm_provider.plugins.page.reading import ROWS, View
-from fsm_provider.polling.admin import running_jobs
 from fsm_provider.polling.places import Identified, identified
 from fsm_provider.polling.waiting import WAITING_KWARG, text_of_field, waiting_in
 from fsm_provider.triggers.forms import TIMEOUT_GRACE
@@ -71,14 +70,17 @@ class WaitSection(NamedTuple):
     missing: Counter[str]
 
 
-def read_waits(user: Any, view: View) -> WaitSection:
-    """Return the waits of a connection and a property; empty: of all."""
+def read_waits(user: Any, view: View, running: Iterable[Any]) -> WaitSection:
+    """Return the waits of a connection and a property; empty: of all.
+
+    :param running: the jobs of Airflow's components.
+    """
     is_wait = or_(_IS_DESCRIBED, _IS_UNDESCRIBED)
     if view.conn_id:
         is_wait = and_(is_wait, _is_for_connection(view.conn_id))
     tomorrow = datetime.now(UTC) + timedelta(days=1, seconds=TIMEOUT_GRACE)
     ends_soon = case((TaskInstance.trigger_timeout < tomorrow, 1))
-    triggerers = [job.id for job in running_jobs("TriggererJob")]
+    triggerers = [job.id for job in running if job.job_type == "TriggererJob"]
     is_unpolled = and_(
         TaskInstance.state == "deferred",
         Trigger.created_date < datetime.now(UTC) - TIME_TO_ASSIGN,

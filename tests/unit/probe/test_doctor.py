@@ -16,11 +16,12 @@ from fsm_provider.storage import uri_for_records
 from fsm_provider.testing import faults
 from tests.capabilities import ASSETS
 from tests.unit.conftest import TOKEN
-from tests.unit.disputed import dags_that_define
+from tests.unit.disputed import dags_that_define, process_files
 from tests.unit.plugins.receivers import TOKEN as PATH_TOKEN
 from tests.unit.polling.test_watermarks import store_with
 
-PARTS = ["connection", "clock", "ledger", "triggerer", "assets", "receiver"]
+RUNNING = {"scheduler": "SchedulerJob", "processor": "DagProcessorJob", "triggerer": "TriggererJob"}
+PARTS = ["connection", "clock", "ledger", *RUNNING, "assets", "receiver"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -41,9 +42,10 @@ def parts(connect, service, connection_extra, tmp_path, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(ledger))
     service.seed_forms(1)
     connect(service, state_conn_id="ledger")
-    triggerer = Job(job_type="TriggererJob", state="running", latest_heartbeat=datetime.now(UTC))
+    now = datetime.now(UTC)
     with create_session() as session:
-        session.add(triggerer)
+        for job_type in RUNNING.values():
+            session.add(Job(job_type=job_type, state="running", latest_heartbeat=now))
     tables = [Job, Variable]
     if ASSETS.is_there:
         from airflow.models.asset import AssetActive, AssetModel
@@ -122,13 +124,17 @@ def name_no_ledger(service, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_LEDGER", json.dumps(connection))
 
 
-def stop_the_triggerer(service, monkeypatch):
-    from airflow.jobs.job import Job
-    from airflow.utils.session import create_session
+def stop(part):
+    def stop_part(service, monkeypatch):
+        from airflow.jobs.job import Job
+        from airflow.utils.session import create_session
 
-    an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
-    with create_session() as session:
-        session.query(Job).update({"latest_heartbeat": an_hour_ago})
+        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        with create_session() as session:
+            its_jobs = session.query(Job).filter(Job.job_type == RUNNING[part])
+            its_jobs.update({"latest_heartbeat": an_hour_ago})
+
+    return stop_part
 
 
 def misspell(service, monkeypatch):
@@ -159,7 +165,14 @@ def use_no_asset(service, monkeypatch):
         ("connection", refuse, "the token is not accepted"),
         ("clock", be_in_another_zone, "the service's clock is +60 minutes"),
         ("ledger", name_no_ledger, "should be the absolute path"),
-        ("triggerer", stop_the_triggerer, "none is running"),
+        ("scheduler", stop("scheduler"), "none is running: no DAG starts"),
+        pytest.param(
+            "processor",
+            stop("processor"),
+            "none is running: no change of a DAG file is read",
+            marks=ASSETS.needed,
+        ),
+        ("triggerer", stop("triggerer"), "none is running: deferrable sensors"),
         pytest.param("receiver", misspell, "signatur", marks=ASSETS.needed),
         pytest.param(
             "receiver",
@@ -254,5 +267,42 @@ def test_all_connections_are_checked_and_one_that_is_broken_hides_no_other(
     assert [line for line in lines if line.endswith(":")] == ["broken:", "fsm_default:"]
     assert lines[1].split()[:2] == ["connection", "FAILED"]
     assert "host: is missing" in lines[1]
-    assert lines[8].split()[:2] == ["connection", "ok"]
+    assert lines[10].split()[:2] == ["connection", "ok"]
     assert TOKEN not in "".join(lines)
+
+
+@ASSETS.needed
+def test_a_connection_that_only_an_asset_names_is_checked(monkeypatch, capsys):
+    from airflow.models.asset import AssetActive, AssetModel
+    from airflow.utils.session import create_session
+
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", json.dumps({"conn_type": "http", "host": "fsm"}))
+    with create_session() as session:
+        for conn_id in ("gone", "other"):
+            asset = AssetModel(name=conn_id, uri=f"fsm://{conn_id}/forms/x", group="asset")
+            session.add(asset)
+            session.flush()
+            session.add(AssetActive.for_asset(asset))
+
+    code = main(["doctor", "--all"])
+
+    shown = capsys.readouterr().out
+    assert code == 1
+    of_gone = shown.partition("gone:")[2]
+    assert "connection  FAILED  connection 'gone': is not defined" in of_gone
+    of_other = shown.partition("other:")[2]
+    assert "connection  FAILED  connection 'other': is of type 'http', not 'fsm'" in of_other
+
+
+@ASSETS.needed
+def test_a_dag_whose_file_cannot_be_imported_is_not_well(doctor, tmp_path, monkeypatch):
+    with dags_that_define(tmp_path, monkeypatch) as read:
+        read(gas="Gas Safety")
+        file = tmp_path / "gas.py"
+        file.write_text(f"import not_installed\n{file.read_text()}")
+        process_files()
+
+        code, verdicts = doctor()
+
+    assert code == 1
+    assert "'gas' (DAGs: gas): No form starts 1 of its 1 DAGs" in verdicts["assets"]
