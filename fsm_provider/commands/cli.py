@@ -107,7 +107,9 @@ def airflow_commands() -> list[Any]:
     return [ActionCommand("fsm", HELP, run_main, (arguments,), DESCRIPTION, EXAMPLES)]
 
 
-ALL_HELP = "all connections of type fsm in Airflow's database and environment"
+ALL_HELP = (
+    "all connections of type fsm in Airflow's database and environment, and those that assets name"
+)
 
 
 def all_conn_ids() -> list[str]:

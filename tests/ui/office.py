@@ -56,13 +56,13 @@ def main() -> None:
 
 
 def add_triggerer() -> None:
-    """Say that a triggerer and a scheduler are running, for as long as pictures take."""
+    """Say that the parts of Airflow are running, for as long as pictures take."""
     from airflow.jobs.job import Job
     from airflow.utils.session import create_session
 
     later = datetime.now(UTC) + timedelta(hours=1)
     with create_session() as session:
-        for job_type in ("TriggererJob", "SchedulerJob"):
+        for job_type in ("TriggererJob", "SchedulerJob", "DagProcessorJob"):
             session.add(Job(job_type=job_type, state="running", latest_heartbeat=later))
 
 
