@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -69,9 +70,10 @@ def test_slow_settings_count_towards_the_second(receiver, monkeypatch):
 
 
 def eventually(receiver: RunningReceiver) -> int:
-    """Post until the status is not 503, and return it."""
-    for _ in range(100):
+    """Post until the status is not 503, for half a minute at most, and return it."""
+    end = time.monotonic() + 30
+    while True:
         status = receiver.post().status_code
-        if status != 503:
-            break
-    return status
+        if status != 503 or time.monotonic() > end:
+            return status
+        time.sleep(0.05)
