@@ -62,11 +62,17 @@ def response_seconds() -> float:
 @pytest.fixture
 def unknown_receiver(database: None, response_seconds: float) -> Iterator[RunningReceiver]:
     """A receiver that is not configured, mounted as Airflow mounts it."""
+    from airflow.models import Variable
+    from airflow.utils.session import create_session
+
     from fsm_provider.plugins.webhooks.receiver import Receiver
 
+    with create_session() as session:
+        session.query(Variable).delete()  # of tests in other folders
     clock = Clock()
     mounted = FsmPlugin.fastapi_apps[0]
-    receiver = Receiver(ReceiverConfiguration(clock=clock), response_seconds=response_seconds)
+    configuration = ReceiverConfiguration(clock=clock)
+    receiver = Receiver(configuration, response_seconds=response_seconds)
     app = Starlette(routes=[Mount(mounted["url_prefix"], receiver)])
     listener = listen(0)
     server = BackgroundServer(app, listener, asyncio.Event(), http="auto", ws="auto")
@@ -75,6 +81,11 @@ def unknown_receiver(database: None, response_seconds: float) -> Iterator[Runnin
     yield running
     running.session.close()
     server.stop()
+    # A reading that has begun would log within the next test.
+    reading = list(configuration._thread._threads)
+    configuration._thread.shutdown(wait=False)
+    for thread in reading:
+        thread.join(5)  # seconds; some wait for what is torn down after this
 
 
 @pytest.fixture
