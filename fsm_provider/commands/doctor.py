@@ -125,12 +125,10 @@ def _check_assets(fsm_conn_id: str) -> str:
     from fsm_provider.polling.admin import watched_assets
 
     assets = watched_assets(fsm_conn_id=fsm_conn_id)
-    for asset in assets:
-        if asset.read_error and not isinstance(asset.read_error, FsmNoLedgerError):
-            raise asset.read_error
-    problems = [f"{_named(asset)}: {problem}" for asset in assets for problem in asset.problems()]
-    if problems:
-        raise FsmRefusedError("; ".join(problems))
+    lines = [f"{_named(asset)}: {problem}" for asset in assets for problem in asset.problems()]
+    lines += sorted({text_of(asset.read_error) or "" for asset in assets if asset.read_error})
+    if lines:
+        raise FsmRefusedError("; ".join(lines))
     return f"{len(assets)} of completed forms"
 
 

@@ -9,8 +9,8 @@ import asyncio
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
@@ -21,7 +21,7 @@ from airflow.providers.common.compat.version_compat import (
     AIRFLOW_V_3_3_PLUS,
 )
 from airflow.utils.session import create_session
-from sqlalchemy import and_, or_, select
+from sqlalchemy import and_, or_, select, union
 
 from fsm_provider.api.errors import FsmInputError, FsmRefusedError
 from fsm_provider.api.validation import validate_with
@@ -32,6 +32,10 @@ from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET
 from fsm_provider.user_errors import text_of
 
+AssetKey = tuple[str, str]
+"""The name and the URI of an asset."""
+LOST_FOR = timedelta(days=7)
+"""How long a DAG that is in no file any more may be one that somebody misses."""
 StoredValues = Mapping[tuple[int, str], Any]
 """What is stored with assets, by the asset's id and the key."""
 
@@ -69,8 +73,8 @@ def begin_anew(asset: AssetStatus, since: datetime) -> None:
     """
     if asset.is_gone:
         raise FsmRefusedError(
-            f"the file of the DAGs that '{asset.name}' starts cannot be imported, and Airflow "
-            "keeps nothing for an asset without a DAG: mend the file first"
+            f"Airflow does not find the DAGs that '{asset.name}' starts in a file, and keeps "
+            "nothing for an asset without a DAG: mend the file first"
         )
     key = asset.read_prefix() + RESET
     value = {"id": uuid4().hex, "time": since.timestamp()}
@@ -114,39 +118,53 @@ def sql_store(asset: AssetStatus, *, create: bool) -> SqlAssetStore:
 def _assets_in_dags() -> list[AssetStatus]:
     """Return the assets of completed forms, by name, without what is stored with them.
 
-    Airflow drops an asset once the files of its DAGs cannot be imported: it is returned all the
-    same.
+    Airflow drops an asset with the last DAG that it finds no more in a file: it is returned for
+    some days, as that may be a mistake.
     """
     if not AIRFLOW_V_3_0_PLUS:
         return []
-    assets = _active_assets()
-    _add_broken_dags(assets)
+    assets = _assets_of_found_dags()
+    _add_lost_dags(assets)
     return sorted(assets.values(), key=lambda asset: asset.name)
 
 
-def _active_assets() -> dict[str, AssetStatus]:
-    """Return the assets of DAGs whose files can be imported, by their names."""
+def _assets_of_found_dags() -> dict[AssetKey, AssetStatus]:
+    """Return the active assets, and those that DAGs use without that Airflow activates them."""
     from airflow.models.asset import AssetModel
+    from airflow.models.asset import DagScheduleAssetNameReference as ByName
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
+    from airflow.models.asset import DagScheduleAssetUriReference as ByUri
     from airflow.models.dag import DagModel
 
-    is_there = and_(DagModel.dag_id == Scheduled.dag_id, ~DagModel.is_stale)
+    is_active = AssetModel.active.has()
+    used = union(
+        select(Scheduled.asset_id, Scheduled.dag_id),
+        select(AssetModel.id, ByName.dag_id).where(AssetModel.name == ByName.name, is_active),
+        select(AssetModel.id, ByUri.dag_id).where(AssetModel.uri == ByUri.uri, is_active),
+    ).subquery()
+    is_found = and_(DagModel.dag_id == used.c.dag_id, ~DagModel.is_stale)
     query = (
-        select(AssetModel.id, AssetModel.name, AssetModel.uri, DagModel.dag_id, DagModel.is_paused)
-        .outerjoin(Scheduled, Scheduled.asset_id == AssetModel.id)
-        .outerjoin(DagModel, is_there)
+        select(
+            AssetModel.id,
+            AssetModel.name,
+            AssetModel.uri,
+            is_active,
+            DagModel.dag_id,
+            DagModel.is_paused,
+        )
+        .outerjoin(used, used.c.asset_id == AssetModel.id)
+        .outerjoin(DagModel, is_found)
         .where(
-            AssetModel.active.has(),
             AssetModel.uri.like("fsm://%/forms/%"),
-            # Not for a DAG that was removed.
-            or_(Scheduled.dag_id.is_(None), DagModel.dag_id.is_not(None)),
+            or_(DagModel.dag_id.is_not(None), and_(is_active, used.c.dag_id.is_(None))),
         )
     )
-    assets: dict[str, AssetStatus] = {}
+    assets: dict[AssetKey, AssetStatus] = {}
     with create_session() as session:
         # A row for each DAG that an asset starts; if it starts none, one without a DAG.
-        for asset_id, name, uri, dag_id, is_paused in session.execute(query):
-            asset = assets.setdefault(name, _new_status(asset_id, name, uri))
+        for asset_id, name, uri, is_active_now, dag_id, is_paused in session.execute(query):
+            asset = assets.setdefault((name, uri), _new_status(asset_id, name, uri))
+            asset.is_active = bool(is_active_now)
             if dag_id is not None:
                 asset.dag_ids.add(dag_id)
             if is_paused:
@@ -158,25 +176,46 @@ def _new_status(asset_id: int, name: str, uri: str) -> AssetStatus:
     return AssetStatus(asset_id=asset_id, name=name, fsm_conn_id=unquote(urlsplit(uri).netloc))
 
 
-def _add_broken_dags(assets: dict[str, AssetStatus]) -> None:
-    """Add the DAGs whose file cannot be imported, and the assets that are dropped therefore."""
+def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
+    """Add DAGs that Airflow does not find in a file, and the assets that it drops therefore.
+
+    Their file cannot be imported; or it was removed, renamed or ends its parser: then Airflow has
+    no error, and a DAG counts for some days, unless another one has taken its place.
+    """
     from airflow.models.dag import DagModel
     from airflow.models.errors import ParseImportError as Failed
 
     is_of_file = and_(
         DagModel.bundle_name == Failed.bundle_name, DagModel.relative_fileloc == Failed.filename
     )
+    was_found = and_(DagModel.is_stale, DagModel.last_parsed_time > datetime.now(UTC) - LOST_FOR)
+    query = (
+        select(DagModel.dag_id, Failed.id)
+        .outerjoin(Failed, is_of_file)
+        .where(or_(Failed.id.is_not(None), was_found))
+    )
     with create_session() as session:
-        dag_ids = session.scalars(select(DagModel.dag_id).join(Failed, is_of_file)).all()
-    for dag in _serialized(dag_ids):
-        for definition in _assets_in(dag.data):
-            name = definition["name"]
-            uri = definition.get("uri") or ""
-            if not re.fullmatch("fsm://.*/forms/.*", uri):
+        rows = session.execute(query).all()
+    error_by_dag = {row.dag_id: row.id for row in rows}
+    for dag in _serialized(error_by_dag):
+        for name, uri in _assets_used(dag.data, assets):
+            asset = assets.setdefault((name, uri), _new_status(-len(assets), name, uri))
+            has_another = asset.dag_ids > asset.lost
+            if error_by_dag[dag.dag_id] is None and has_another:
                 continue
-            asset = assets.setdefault(name, _new_status(-len(assets), name, uri))
             asset.dag_ids.add(dag.dag_id)
-            asset.broken.add(dag.dag_id)
+            asset.lost.add(dag.dag_id)
+
+
+def _assets_used(dag: Any, assets: Iterable[AssetKey]) -> Iterator[AssetKey]:
+    """Yield the assets of completed forms in a serialized DAG, also those that it names only."""
+    for definition in _assets_in(dag):
+        name = definition.get("name") or ""
+        uri = definition.get("uri") or ""
+        if definition["__type"] == "asset_ref":
+            yield from [key for key in assets if name == key[0] or uri == key[1]]
+        elif re.fullmatch("fsm://.*/forms/.*", uri):
+            yield name, uri
 
 
 def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
@@ -239,7 +278,7 @@ def _compare_definitions(assets: Collection[AssetStatus]) -> None:
 
 def _watchers_of(name: str, dag: Any) -> Iterator[str]:
     for definition in _assets_in(dag):
-        if definition["name"] == name:
+        if definition["__type"] == "asset" and definition["name"] == name:
             yield json.dumps(definition.get("watchers"), sort_keys=True)
 
 
@@ -252,9 +291,9 @@ def _serialized(dag_ids: Collection[str]) -> list[Any]:
 
 
 def _assets_in(serialized: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the assets in a serialized DAG."""
+    """Yield the assets in a serialized DAG, and its references to assets."""
     match serialized:
-        case {"__type": "asset", "name": str()}:
+        case {"__type": "asset" | "asset_ref"}:
             yield serialized
         case dict():
             yield from _assets_in(list(serialized.values()))

@@ -55,7 +55,8 @@ class AssetStatus:
     :param asset_id: 0 or less: Airflow has dropped it.
     :param dag_ids: the DAGs that it starts.
     :param paused: those of them that are paused.
-    :param broken: those of them whose file cannot be imported now.
+    :param lost: those of them that Airflow does not find in a file.
+    :param is_active: Airflow has not refused it for another asset of its name.
     :param is_disputed: those DAGs define it differently: the watcher heeds what was announced last.
     :param read_error: why what is stored is not known: there is no database yet, or something
         fails.
@@ -67,7 +68,8 @@ class AssetStatus:
     fsm_conn_id: str
     dag_ids: set[str] = field(default_factory=set)
     paused: set[str] = field(default_factory=set)
-    broken: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    is_active: bool = True
     is_disputed: bool = False
     stored: WatcherStatus = field(default_factory=WatcherStatus)
     read_error: Exception | None = None
@@ -76,7 +78,7 @@ class AssetStatus:
     @property
     def is_gone(self) -> bool:
         """Whether Airflow has dropped it or will, with all that is stored with it."""
-        return bool(self.broken) and self.broken == self.dag_ids
+        return bool(self.lost) and self.lost == self.dag_ids
 
     def read_prefix(self) -> str:
         """Return how the keys of the service begin that the connection leads to now.
@@ -97,11 +99,14 @@ class AssetStatus:
                 "watched: import it from one module, or give one another name"
             )
         number = len(self.dag_ids)
-        if self.broken:
+        if self.lost:
             yield Problem(
-                f"No form starts {len(self.broken)} of its {number} DAGs, of which the file cannot "
-                "be imported: Airflow's list of import errors says why"
+                f"No form starts {len(self.lost)} of its {number} DAGs, which Airflow does not "
+                "find in a file: its list of import errors may say why. If one was removed, delete "
+                "it in Airflow, too"
             )
+        if not self.is_active:
+            yield Problem("Nothing watches it: Airflow has another asset of its name")
         if self.paused == self.dag_ids:
             all_paused = "all that it starts are paused" if number else "it starts none"
             yield Problem(f"No form starts a DAG: {all_paused}")
@@ -129,6 +134,8 @@ class AssetStatus:
                 "are paused",
                 stored.seen_at,
             )
+        if (stored.watermark or 0.0) > now + SILENCE:
+            yield Problem("Its watermark is a time to come: set it back")
         if stored.error:
             yield Problem(f"Its polls fail: {stored.error}", stored.failing_since)
         if abs(now - (stored.polled_at or 0.0)) > 3 * stored.poll_interval + LATE_BY:

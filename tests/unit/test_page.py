@@ -1389,12 +1389,78 @@ def test_a_dag_whose_file_cannot_be_imported_is_an_alarm(
     for shown in (broken, dropped):
         assert "1 of 1 watchers fail" in shown
         number = 1 + len(others)
-        assert f"No form starts 1 of its {number} DAGs, of which the file cannot be im" in shown
-        assert "gas (cannot be imported)" in shown
+        assert f"No form starts 1 of its {number} DAGs, which Airflow does not find in" in shown
+        assert "gas (in no file)" in shown
     assert others or "mend the file first" in words(set_back)
     assert set_back.status_code == (303 if others else 409)
     assert "0 of 1 watchers fail" in mended
     assert f"Starts {', '.join([*others, 'plumber'])}." in mended
+
+
+@in_a_database
+@pytest.mark.parametrize(("days", "is_missed"), [(6, True), (8, False)])
+def test_a_dag_that_was_removed_is_an_alarm_for_a_week(
+    store, browser, tmp_path, monkeypatch, days, is_missed
+):
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+
+    with dags_that_define(tmp_path, monkeypatch) as read, triggerer_running():
+        read(gas="Gas Safety")
+        watched_well()
+        with create_session() as session:
+            dag = session.get(DagModel, "gas")
+            dag.is_stale = True
+            dag.last_parsed_time = datetime.now(UTC) - timedelta(days=days)
+
+        shown = words(browser("jo").get())
+
+    assert ("1 of 1 watchers fail" in shown) == is_missed
+    assert ("Starts gas (in no file)." in shown) == is_missed
+
+
+@in_a_database
+def test_a_dag_that_names_an_asset_only_is_started_by_it_and_missed(
+    store, browser, tmp_path, monkeypatch
+):
+    jo = browser("jo")
+    with dags_that_define(tmp_path, monkeypatch) as read, triggerer_running():
+        read(gas="Gas Safety", reports="Asset.ref(name='gas')")
+        watched_well()
+        well = words(jo.get())
+        file = tmp_path / "reports.py"
+        file.write_text(f"import not_installed\n{file.read_text()}")
+        process_files()
+        broken = words(jo.get())
+
+    assert "0 of 1 watchers fail" in well
+    assert "Starts gas, reports." in well
+    assert "1 of 1 watchers fail" in broken
+    assert "Starts gas, reports (in no file)." in broken
+
+
+@in_a_database
+def test_an_asset_whose_name_another_has_is_an_alarm(store, browser, tmp_path, monkeypatch):
+    with dags_that_define(tmp_path, monkeypatch) as read, triggerer_running():
+        read(gas="Gas Safety")
+        read(gas="Gas Safety", north="completed_forms('gas', fsm_conn_id='north')")
+        shown = words(browser("jo").get())
+
+    assert "2 of 2 watchers fail" in shown
+    assert "gas by north Starts north. Nothing watches it: Airflow has another asset of" in shown
+
+
+@in_a_database
+def test_a_watermark_to_come_is_an_alarm(store, browser, tmp_path, monkeypatch):
+    with dags_that_define(tmp_path, monkeypatch) as read, triggerer_running():
+        read(gas="Gas Safety")
+        watched = watched_well()
+        progress = {"watermark": time.time() + 3600, "floor": 0.0}
+        store_with(watched, watched.read_prefix() + WATERMARK, progress)
+        shown = words(browser("jo").get())
+
+    assert "1 of 1 watchers fail" in shown
+    assert "Its watermark is a time to come: set it back." in shown
 
 
 @in_a_database
@@ -1419,11 +1485,12 @@ def test_dags_that_are_paused_are_an_alarm_once_no_other_is_started(
 
 
 def watched_well():
-    """Have the watcher of the one asset that there is be well."""
+    """Have the watcher of the one asset that there is be well; return it."""
     (watched,) = admin.watched_assets()
     store_with(watched, CONFIGURATION, {"poll_interval": 60.0})
     now = time.time()
     store_with(watched, OWNER, ["id", 1.0, {"polled_at": now, "seen_at": now}])
+    return watched
 
 
 @in_a_database

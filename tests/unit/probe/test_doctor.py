@@ -306,3 +306,17 @@ def test_a_dag_whose_file_cannot_be_imported_is_not_well(doctor, tmp_path, monke
 
     assert code == 1
     assert "'gas' (DAGs: gas): No form starts 1 of its 1 DAGs" in verdicts["assets"]
+
+
+@ASSETS.needed
+def test_what_cannot_be_read_of_an_asset_hides_no_other(doctor, tmp_path, monkeypatch):
+    with dags_that_define(tmp_path, monkeypatch) as read:
+        read(gas="Gas Safety", oil="completed_forms('oil')")
+        gas, _ = watched_assets(fsm_conn_id="fsm_default")
+        store_with(gas, OWNER, ["id", 1.0, {"polled_at": "today"}])
+
+        _, verdicts = doctor()
+
+    assert "'gas' (DAGs: gas): What its watcher has stored cannot be read" in verdicts["assets"]
+    assert "polled_at: should be a valid number" in verdicts["assets"]
+    assert "'oil' (DAGs: oil): No triggerer watches it" in verdicts["assets"]
