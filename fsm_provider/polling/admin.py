@@ -185,8 +185,10 @@ def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
     from airflow.models.dag import DagModel
     from airflow.models.errors import ParseImportError as Failed
 
+    # Airflow 3.0 has the whole path of a file that cannot be imported.
     is_of_file = and_(
-        DagModel.bundle_name == Failed.bundle_name, DagModel.relative_fileloc == Failed.filename
+        DagModel.bundle_name == Failed.bundle_name,
+        Failed.filename.in_([DagModel.relative_fileloc, DagModel.fileloc]),
     )
     was_found = and_(DagModel.is_stale, DagModel.last_parsed_time > datetime.now(UTC) - LOST_FOR)
     query = (

@@ -1,6 +1,7 @@
 """DAG files that define one asset, which Airflow reads into its database."""
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -71,5 +72,10 @@ def dags_that_define(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 def process_files() -> None:
     """Have Airflow's DAG processor read the files once, and note what cannot be imported."""
+    from airflow.providers.common.compat.sdk import conf
+
     command = [sys.executable, "-m", "airflow", "dag-processor", "--num-runs", "1"]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    # It encrypts what this process then reads.
+    key = {"AIRFLOW__CORE__FERNET_KEY": conf.get("core", "fernet_key", fallback="")}
+    env = {**os.environ, **key}
+    subprocess.run(command, check=True, capture_output=True, timeout=120, env=env)
