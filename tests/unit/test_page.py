@@ -1053,7 +1053,8 @@ def triggerer_running(*more):
     with create_session() as session:
         for job_type in ("TriggererJob", *more):
             job = Job(job_type=job_type, state="running")
-            job.latest_heartbeat = datetime.now(UTC)
+            # As alive for as long as a busy machine takes.
+            job.latest_heartbeat = datetime.now(UTC) + timedelta(hours=1)
             session.add(job)
     yield
     with create_session() as session:
@@ -1384,6 +1385,7 @@ def test_a_dag_whose_file_cannot_be_imported_is_an_alarm(
         file.unlink()
         read(plumber="Gas Safety", **others)
         process_files()
+        watched_well()
         mended = words(jo.get())
 
     for shown in (broken, dropped):
@@ -1431,6 +1433,7 @@ def test_a_dag_that_names_an_asset_only_is_started_by_it_and_missed(
         file = tmp_path / "reports.py"
         file.write_text(f"import not_installed\n{file.read_text()}")
         process_files()
+        watched_well()
         broken = words(jo.get())
 
     assert "0 of 1 watchers fail" in well
