@@ -129,8 +129,8 @@ def _assets_in_dags() -> list[AssetStatus]:
 
 
 def _assets_of_found_dags() -> dict[AssetKey, AssetStatus]:
-    """Return the active assets, and those that DAGs use without that Airflow activates them."""
-    from airflow.models.asset import AssetModel
+    """Return the active assets, and those that DAGs use though they are not active."""
+    from airflow.models.asset import AssetActive, AssetModel
     from airflow.models.asset import DagScheduleAssetNameReference as ByName
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
     from airflow.models.asset import DagScheduleAssetUriReference as ByUri
@@ -139,7 +139,10 @@ def _assets_of_found_dags() -> dict[AssetKey, AssetStatus]:
     is_active = AssetModel.active.has()
     used = union(
         select(Scheduled.asset_id, Scheduled.dag_id),
-        select(AssetModel.id, ByName.dag_id).where(AssetModel.name == ByName.name, is_active),
+        select(AssetModel.id, ByName.dag_id).where(
+            AssetModel.name == ByName.name,
+            or_(is_active, ByName.name.not_in(select(AssetActive.name))),
+        ),
         select(AssetModel.id, ByUri.dag_id).where(AssetModel.uri == ByUri.uri, is_active),
     ).subquery()
     is_found = and_(DagModel.dag_id == used.c.dag_id, ~DagModel.is_stale)

@@ -56,7 +56,7 @@ class AssetStatus:
     :param dag_ids: the DAGs that it starts.
     :param paused: those of them that are paused.
     :param lost: those of them that Airflow does not find in a file.
-    :param is_active: Airflow has not refused it for another asset of its name.
+    :param is_active: Airflow has activated it: no other asset has its name, and a DAG defines it.
     :param is_disputed: those DAGs define it differently: the watcher heeds what was announced last.
     :param read_error: why what is stored is not known: there is no database yet, or something
         fails.
@@ -106,7 +106,10 @@ class AssetStatus:
                 "it in Airflow, too"
             )
         if not self.is_active:
-            yield Problem("Nothing watches it: Airflow has another asset of its name")
+            yield Problem(
+                "Nothing watches it, as Airflow has not activated it: another asset has its name, "
+                "or no DAG defines it"
+            )
         if self.paused == self.dag_ids:
             all_paused = "all that it starts are paused" if number else "it starts none"
             yield Problem(f"No form starts a DAG: {all_paused}")
@@ -118,8 +121,9 @@ class AssetStatus:
             yield Problem(f"What its watcher has stored cannot be read{where}")
         elif not self.is_claimed:
             yield Problem(
-                "No triggerer watches it, so no form starts a DAG: none is running, or the DAG's "
-                "file was not parsed without an error"
+                "No triggerer watches it, so no form starts a DAG: none is running, the DAG's file "
+                "was not parsed without an error, or Airflow has deleted the asset's configuration "
+                "since: then restart the triggerer"
             )
         else:
             yield from self._problems_of_polls()

@@ -37,7 +37,8 @@ ResultT = TypeVar("ResultT")
 
 NO_CONFIGURATION = (
     "The asset '%s' has no configuration yet, so no form is emitted. Two DAGs may define it "
-    "differently: import it from one module, or give one of them another name"
+    "differently: import it from one module, or give one of them another name. Or its DAG was away "
+    "for a while: restart the triggerer"
 )
 FAILED = "Polling for the asset '%s' failed, and goes on from %s: %s"
 CONFIGURATION = "fsm_forms/configuration"

@@ -1425,6 +1425,12 @@ def test_a_dag_that_was_removed_is_an_alarm_for_a_week(
 def test_a_dag_that_names_an_asset_only_is_started_by_it_and_missed(
     store, browser, tmp_path, monkeypatch
 ):
+    from airflow.models.asset import AssetActive
+    from airflow.models.asset import DagScheduleAssetReference as Scheduled
+    from airflow.models.dag import DagModel
+    from airflow.models.errors import ParseImportError
+    from airflow.utils.session import create_session
+
     jo = browser("jo")
     with dags_that_define(tmp_path, monkeypatch) as read, triggerer_running():
         read(gas="Gas Safety", reports="Asset.ref(name='gas')")
@@ -1435,7 +1441,16 @@ def test_a_dag_that_names_an_asset_only_is_started_by_it_and_missed(
         process_files()
         watched_well()
         broken = words(jo.get())
+        # Whoever defines it is removed, and deleted in Airflow.
+        with create_session() as session:
+            for table in (AssetActive, Scheduled, ParseImportError):
+                session.query(table).delete()
+            session.query(DagModel).filter(DagModel.dag_id == "gas").delete()
+            session.get(DagModel, "reports").is_stale = False
+        orphan = words(jo.get())
 
+    assert "1 of 1 watchers fail" in orphan
+    assert "Starts reports. Nothing watches it, as Airflow has not activated it" in orphan
     assert "0 of 1 watchers fail" in well
     assert "Starts gas, reports." in well
     assert "1 of 1 watchers fail" in broken
@@ -1450,7 +1465,7 @@ def test_an_asset_whose_name_another_has_is_an_alarm(store, browser, tmp_path, m
         shown = words(browser("jo").get())
 
     assert "0 of 2 watchers fail" not in shown
-    assert "gas by north Starts north. Nothing watches it: Airflow has another asset of" in shown
+    assert "gas by north Starts north. Nothing watches it, as Airflow has not activated" in shown
 
 
 @in_a_database
