@@ -23,6 +23,13 @@ if TYPE_CHECKING:
     from tests.unit.supervisor import MemorySupervisor
 
 TOKEN = "canary-token-7f3a/9+b="
+LONGEST = ("sensors/test_limits.py", "triggers/test_forms.py", "plugins/test_slow_secrets.py")
+"""Files whose tests wait for ten seconds and more."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest: last, they would keep one process while the others have ended."""
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
 
 
 @pytest.fixture(autouse=True)
