@@ -1,6 +1,7 @@
 """The fake service behind the connection ``fsm_default``."""
 
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,8 +29,17 @@ LONGEST = ("sensors/test_limits.py", "triggers/test_forms.py", "plugins/test_slo
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the longest: last, they would keep one process while the others have ended."""
-    items.sort(key=lambda item: not item.path.as_posix().endswith(LONGEST))
+    """Have each process begin with some of the longest: last, they would keep one of them alone.
+
+    A process is given as many neighbours in this list as any other.
+    """
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    longest = [item for item in items if item.path.as_posix().endswith(LONGEST)]
+    others = [item for item in items if not item.path.as_posix().endswith(LONGEST)]
+    share = -(-len(others) // processes)
+    items.clear()
+    for number in range(processes):
+        items += longest[number::processes] + others[number * share : (number + 1) * share]
 
 
 @pytest.fixture(autouse=True)
