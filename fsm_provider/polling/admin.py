@@ -32,6 +32,7 @@ from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET
 from fsm_provider.user_errors import text_of
 
+URI_PATTERN = "fsm://%/forms/%"
 AssetKey = tuple[str, str]
 """The name and the URI of an asset."""
 LOST_FOR = timedelta(days=7)
@@ -158,7 +159,7 @@ def _assets_of_found_dags() -> dict[AssetKey, AssetStatus]:
         .outerjoin(used, used.c.asset_id == AssetModel.id)
         .outerjoin(DagModel, is_found)
         .where(
-            AssetModel.uri.like("fsm://%/forms/%"),
+            AssetModel.uri.like(URI_PATTERN),
             or_(DagModel.dag_id.is_not(None), and_(is_active, used.c.dag_id.is_(None))),
         )
     )
@@ -185,6 +186,7 @@ def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
     Their file cannot be imported; or it was removed, renamed or ends its parser: then Airflow has
     no error, and a DAG counts for some days, unless another one has taken its place.
     """
+    from airflow.models.asset import AssetModel
     from airflow.models.dag import DagModel
     from airflow.models.errors import ParseImportError as Failed
 
@@ -201,9 +203,15 @@ def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
     )
     with create_session() as session:
         rows = session.execute(query).all()
+        if not rows:
+            return
+        # Also those that nothing defines any more.
+        known = session.execute(
+            select(AssetModel.name, AssetModel.uri).where(AssetModel.uri.like(URI_PATTERN))
+        ).all()
     error_by_dag = {row.dag_id: row.id for row in rows}
     for dag in _serialized(error_by_dag):
-        for name, uri in _assets_used(dag.data, assets):
+        for name, uri in _assets_used(dag.data, assets, [(row.name, row.uri) for row in known]):
             asset = assets.setdefault((name, uri), _new_status(-len(assets), name, uri))
             has_another = asset.dag_ids > asset.lost
             if error_by_dag[dag.dag_id] is None and has_another:
@@ -212,13 +220,19 @@ def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
             asset.lost.add(dag.dag_id)
 
 
-def _assets_used(dag: Any, assets: Iterable[AssetKey]) -> Iterator[AssetKey]:
-    """Yield the assets of completed forms in a serialized DAG, also those that it names only."""
+def _assets_used(
+    dag: Any, used: Iterable[AssetKey], known: Iterable[AssetKey]
+) -> Iterator[AssetKey]:
+    """Yield the assets of completed forms in a serialized DAG, also those that it names only.
+
+    :param used: what a name stands for; if none of them has it, some of ``known``.
+    """
     for definition in _assets_in(dag):
         name = definition.get("name") or ""
         uri = definition.get("uri") or ""
         if definition["__type"] == "asset_ref":
-            yield from [key for key in assets if name == key[0] or uri == key[1]]
+            named = [key for key in used if name == key[0] or uri == key[1]]
+            yield from named or [key for key in known if name == key[0] or uri == key[1]]
         elif re.fullmatch("fsm://.*/forms/.*", uri):
             yield name, uri
 

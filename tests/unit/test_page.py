@@ -1448,7 +1448,12 @@ def test_a_dag_that_names_an_asset_only_is_started_by_it_and_missed(
             session.query(DagModel).filter(DagModel.dag_id == "gas").delete()
             session.get(DagModel, "reports").is_stale = False
         orphan = words(jo.get())
+        with create_session() as session:
+            session.get(DagModel, "reports").is_stale = True
+        lost = words(jo.get())
 
+    assert "1 of 1 watchers fail" in lost
+    assert "Starts reports (in no file)." in lost
     assert "1 of 1 watchers fail" in orphan
     assert "Starts reports. Nothing watches it, as Airflow has not activated it" in orphan
     assert "0 of 1 watchers fail" in well
