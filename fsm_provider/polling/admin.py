@@ -7,9 +7,8 @@ connection names.
 
 import asyncio
 import json
-import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -207,12 +206,15 @@ def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
             return
         # Also those that nothing defines any more.
         known = session.execute(
-            select(AssetModel.name, AssetModel.uri).where(AssetModel.uri.like(URI_PATTERN))
+            select(AssetModel.id, AssetModel.name, AssetModel.uri).where(
+                AssetModel.uri.like(URI_PATTERN)
+            )
         ).all()
     error_by_dag = {row.dag_id: row.id for row in rows}
+    ids = {(row.name, row.uri): row.id for row in known}
     for dag in _serialized(error_by_dag):
-        for name, uri in _assets_used(dag.data, assets, [(row.name, row.uri) for row in known]):
-            asset = assets.setdefault((name, uri), _new_status(-len(assets), name, uri))
+        for key in _assets_used(dag.data, assets, ids):
+            asset = assets.setdefault(key, _new_status(ids[key], *key))
             has_another = asset.dag_ids > asset.lost
             if error_by_dag[dag.dag_id] is None and has_another:
                 continue
@@ -221,7 +223,7 @@ def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
 
 
 def _assets_used(
-    dag: Any, used: Iterable[AssetKey], known: Iterable[AssetKey]
+    dag: Any, used: Collection[AssetKey], known: Collection[AssetKey]
 ) -> Iterator[AssetKey]:
     """Yield the assets of completed forms in a serialized DAG, also those that it names only.
 
@@ -233,7 +235,7 @@ def _assets_used(
         if definition["__type"] == "asset_ref":
             named = [key for key in used if name == key[0] or uri == key[1]]
             yield from named or [key for key in known if name == key[0] or uri == key[1]]
-        elif re.fullmatch("fsm://.*/forms/.*", uri):
+        elif (name, uri) in known:
             yield name, uri
 
 
@@ -312,7 +314,7 @@ def _serialized(dag_ids: Collection[str]) -> list[Any]:
 def _assets_in(serialized: Any) -> Iterator[Mapping[str, Any]]:
     """Yield the assets in a serialized DAG, and its references to assets."""
     match serialized:
-        case {"__type": "asset" | "asset_ref"}:
+        case {"__type": "asset", "name": str()} | {"__type": "asset_ref"}:
             yield serialized
         case dict():
             yield from _assets_in(list(serialized.values()))

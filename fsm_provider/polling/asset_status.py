@@ -52,7 +52,6 @@ class WatcherStatus(BaseModel):
 class AssetStatus:
     """An asset of completed forms, and what its watcher has stored.
 
-    :param asset_id: 0 or less: Airflow has dropped it.
     :param dag_ids: the DAGs that it starts.
     :param paused: those of them that are paused.
     :param lost: those of them that Airflow does not find in a file.

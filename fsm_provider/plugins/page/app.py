@@ -42,7 +42,6 @@ from fsm_provider.plugins.page.reading import (
 from fsm_provider.plugins.page.waits import property_of, read_waits, rendered_place
 from fsm_provider.plugins.webhooks.events import count_deliveries
 from fsm_provider.polling import admin as asset_admin
-from fsm_provider.polling.admin import running_jobs
 from fsm_provider.polling.polls import time_of
 from fsm_provider.polling.waiting import waiting_in
 from fsm_provider.user_errors import text_of
@@ -161,7 +160,8 @@ def render(user: Any, view: View, refused: str = "") -> Response:
     days = range(today - DAYS + 1, today + 1)  # numbered from 1970
     labels = [f"{time_of(day * SECONDS_PER_DAY):%F}" for day in days]
     ledgers = read_ledgers(user, settings, view)
-    running = or_none(lambda: running_jobs("SchedulerJob", "DagProcessorJob", "TriggererJob"))
+    job_types = ("SchedulerJob", "DagProcessorJob", "TriggererJob")
+    running = or_none(lambda: asset_admin.running_jobs(*job_types))
     waits = None if running is None else or_none(lambda: read_waits(user, view, running))
     nonce = secrets.token_urlsafe(16)
     html = TEMPLATES.get_template("page.html").render(
