@@ -85,7 +85,7 @@ def unknown_receiver(database: None, response_seconds: float) -> Iterator[Runnin
     reading = list(configuration._thread._threads)
     configuration._thread.shutdown(wait=False)
     for thread in reading:
-        thread.join(5)  # seconds; some wait for what is torn down after this
+        thread.join(60)
 
 
 @pytest.fixture

@@ -62,8 +62,11 @@ def response_seconds():
 
 
 @pytest.fixture
-def backend(monkeypatch):
-    """Six endpoints, each with a path token and a signing secret, in the backend alone."""
+def backend(unknown_receiver, monkeypatch):
+    """Six endpoints, each with a path token and a signing secret, in the backend alone.
+
+    It answers at last before the receiver is stopped, whose reading would go on in the next test.
+    """
     fresh = Store()
     fresh.values[SETTINGS] = json.dumps(
         {"endpoints": {f"fsm_default/{watched}": SCHEME for watched in OBJECTS}}
