@@ -63,15 +63,15 @@ lint: $(INSTALLED) ## Ruff, mypy, import-linter, and whether the code is plain
 # a clock. Tasks that are killed some dozens of times are part of test-system.
 test-quick: $(INSTALLED)
 	@echo "== pytest tests/unit, and the main job on a real Airflow"
-	@$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal $(KILLS:%=--ignore %) tests/system/test_roundtrip.py tests/unit
+	@$(BIN)/pytest --quiet --numprocesses 6 --dist worksteal $(KILLS:%=--ignore %) tests/system/test_roundtrip.py tests/unit
 
 test-unit: $(INSTALLED) ## Tests without a running Airflow
 	@echo "== pytest tests/unit"
-	@$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal tests/unit
+	@$(BIN)/pytest --quiet --numprocesses 6 --dist worksteal tests/unit
 
 coverage: $(INSTALLED) ## Which lines and branches the tests without a running Airflow do not reach
 	@echo "== pytest tests/unit, measured"
-	@$(BIN)/pytest --quiet --numprocesses 4 --dist worksteal --cov --cov-report term --cov-report html:build/coverage \
+	@$(BIN)/pytest --quiet --numprocesses 6 --dist worksteal --cov --cov-report term --cov-report html:build/coverage \
 		$(KILLS:%=--ignore %) tests/unit
 	@echo "build/coverage/index.html"
 
