@@ -9,8 +9,8 @@ import logging
 import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, pairwise
-from operator import attrgetter
+from itertools import chain, pairwise, starmap
+from operator import attrgetter, gt, lt
 from typing import Any
 
 from fsm_provider.api.errors import FsmPaginationError
@@ -199,8 +199,8 @@ def _count_distinct(identifiers: array[int]) -> int:
     Most listings are in order: a million take 0.1 s there, and 0.5 s in no order. They are counted
     in parts, as a million in one set would take 67 MiB rather than 8.
     """
-    is_ascending = all(earlier < later for earlier, later in pairwise(identifiers))
-    is_descending = all(earlier > later for earlier, later in pairwise(identifiers))
+    is_ascending = all(starmap(lt, pairwise(identifiers)))
+    is_descending = all(starmap(gt, pairwise(identifiers)))
     if is_ascending or is_descending:
         return len(identifiers)
     parts = len(identifiers) // _COUNTED_AT_ONCE + 1
