@@ -1,6 +1,7 @@
 """A triggerer with the triggers of one asset, as Airflow 3.3 runs them, and as 3.0 to 3.2 do."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 
 from fsm_provider.assets.forms import completed_forms
@@ -58,8 +59,11 @@ class Watching:
                 await asyncio.sleep(0.1)
 
     async def settle(self):
-        """Wait until what was stored is recorded."""
+        """Wait until what was stored is recorded: 5 s of the loop, and half a second of a disk."""
+        deadline = time.monotonic() + 0.5
         await asyncio.sleep(5)
+        while time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
 
     async def kill(self):
         for task in self.tasks:
