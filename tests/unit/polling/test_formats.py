@@ -9,7 +9,8 @@ from fsm_provider.polling.tracker import CHUNKS, RECENT, WATERMARK
 from fsm_provider.polling.watcher import CONFIGURATION, OWNER, prefix_for
 from fsm_provider.polling.watcher_config import FORMAT
 from tests.unit.clocks import hurried
-from tests.unit.polling.test_watcher import ONE_KIND, service_of
+from tests.unit.polling.test_watcher import ONE_KIND
+from tests.unit.polling.watching import service_of
 
 NEWER = FORMAT + 1
 SENTENCE = (

@@ -17,6 +17,7 @@ from fsm_provider.polling.tracker import RECENT, WATERMARK
 from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET, prefix_for
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.clocks import hurried
+from tests.unit.polling.watching import service_of
 from tests.unit.triggers.test_forms import trigger, triggerer
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -420,13 +421,6 @@ async def test_watermark_set_emits_what_was_updated_since(service, triggerers, b
         await watcher.polled(30)
     async with triggerers.watching(polls=10) as again:
         assert watcher.forms[3:] + again.forms == updated_since
-
-
-def service_of(service):
-    from fsm_provider.api import Settings
-
-    settings = Settings.parse({"base_url": service.base_url, "token": "x"})
-    return settings.service
 
 
 @pytest.mark.parametrize("trouble", ["away", "inactive"])

@@ -14,7 +14,7 @@ from fsm_provider.polling.watcher import RESET, prefix_for
 from tests.capabilities import ASSETS, STATE_STORE
 from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
-from tests.unit.polling.test_watcher import service_of
+from tests.unit.polling.watching import service_of
 
 AT = "2026-01-06T07:12:40.310Z"
 DAYS_BEFORE = "2025-12-30T07:12:40.310Z"

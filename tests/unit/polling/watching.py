@@ -1,13 +1,21 @@
 """A triggerer with the triggers of one asset, as Airflow 3.3 runs them, and as 3.0 to 3.2 do."""
 
 import asyncio
-import time
 from contextlib import asynccontextmanager
 
+from fsm_provider.api import Settings
 from fsm_provider.assets.forms import completed_forms
+from fsm_provider.polling.tracker import CHUNKS, RECENT
+from fsm_provider.polling.watcher import prefix_for
 from fsm_provider.triggers import forms as triggers
 
 NAME = "records"
+
+
+def service_of(service):
+    """What a fake service is called in what is stored."""
+    settings = Settings.parse({"base_url": service.base_url, "token": "x"})
+    return settings.service
 
 
 def rebuilt(trigger):
@@ -22,8 +30,9 @@ class Watching:
     :ivar events: the forms in each event, as they come.
     """
 
-    def __init__(self, polls, settings, stored_at_once, name, trigger_id):
+    def __init__(self, polls, recorded, settings, stored_at_once, name, trigger_id):
         self.polls = polls
+        self.recorded = recorded
         self.events = []
         self.stored = asyncio.Event()
         self.trigger_id = trigger_id
@@ -59,11 +68,10 @@ class Watching:
                 await asyncio.sleep(0.1)
 
     async def settle(self):
-        """Wait until what was stored is recorded: 5 s of the loop, and half a second of a disk."""
-        deadline = time.monotonic() + 0.5
-        await asyncio.sleep(5)
-        while time.monotonic() < deadline:
+        """Wait until the forms of all events are recorded as emitted."""
+        while not {*self.forms} <= await self.recorded():
             await asyncio.sleep(0.1)
+        await asyncio.sleep(5)
 
     async def kill(self):
         for task in self.tasks:
@@ -145,10 +153,21 @@ class Triggerers:
         """Count what the service has answered."""
         return len([request for request in self.service.requests if request.status == 200])
 
+    async def recorded(self):
+        """Return the forms of the service that are stored as emitted."""
+        prefix = prefix_for(service_of(self.service))
+        forms = set()
+        for key in (RECENT, *CHUNKS):
+            entry = await self.store().aget(prefix + key) or {}
+            forms.update(int(name) for name in entry if name.isdecimal())
+        return forms
+
     @asynccontextmanager
     async def watching(self, stored_at_once=True, name=NAME, trigger_id=1, polls=3, **settings):
         """Watch an asset: it has begun, and polled so often."""
-        running = KINDS[self.kind](self.polls, settings, stored_at_once, name, trigger_id)
+        running = KINDS[self.kind](
+            self.polls, self.recorded, settings, stored_at_once, name, trigger_id
+        )
         try:
             await running.polled(polls)
             yield running
