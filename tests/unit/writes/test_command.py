@@ -18,6 +18,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.commands.cli import main
+from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import admin
@@ -26,6 +27,7 @@ from fsm_provider.writes.task_ledger import PAGE
 from tests.capabilities import IS_AIRFLOW_3, STATE_STORE
 from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
+from tests.unit.operators.jobs import attempt_of
 from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
 from tests.unit.writes.operators import lose, write_job, write_jobs, write_request
 
@@ -351,6 +353,25 @@ class TestSettle:
         assert code == 1
         assert error.startswith("'PM-7' was not settled: it is done, with id ")
         assert json.loads(rows(store)[0].result)["id"] == service.jobs[1]["id"]
+
+    def test_what_a_person_frees_while_its_task_runs_stays_uncertain_to_the_task(
+        self, service, store
+    ):
+        """The task has sent it, and knows nothing else."""
+
+        def free_the_first():
+            let_leases_end(store)
+            assert main(["ledger", "settle", "PM-7", "--not-created", *WHY]) == 0
+
+        service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=True))
+        service.fail("POST", "/properties/8/jobs", faults.Before(free_the_first))
+        jobs = [{"property_id": 7, **PM_7}, {"property_id": 8, **PM_7, "key": "PM-8"}]
+        operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1)
+
+        outcomes, _ = attempt_of(store, operator)
+
+        assert [outcome["outcome"] for outcome in outcomes] == ["uncertain", "created"]
+        assert [row.state for row in rows(store)] == ["free", "done"]
 
     @pytest.mark.parametrize("lost", range(1, 6))
     def test_a_commit_whose_answer_is_lost_is_recognised(
