@@ -213,7 +213,9 @@ def test_a_worker_that_wakes_after_its_retry_creates_nothing_twice(
     stage.clear([run])
     [cleared] = stage.finish([run])
 
-    assert (retried.attempts, woken.attempts, cleared.attempts) == (2, 2, 3)
+    assert retried.attempts in AFTER_ONE_KILL
+    assert woken.attempts == retried.attempts
+    assert cleared.attempts == retried.attempts + 1
     for report in (retried, woken, cleared):
         tally = Tally.from_reports([report])
         print(f"woken, {fsm_conn_id}: {tally}")
