@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
@@ -35,7 +36,7 @@ class WatcherStatus(BaseModel):
     :param poll_interval: seconds; 0: its configuration is not stored yet.
     """
 
-    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, allow_inf_nan=False)
 
     poll_interval: float = 0.0
     seen_at: Time | None = None
