@@ -1,6 +1,7 @@
 """What a runner records while a write waits for its turn, is refused, or cannot be stored."""
 
 import json
+import time
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -8,6 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.testing import faults
+from fsm_provider.writes.runner import LOOK_INTERVAL
 from tests.unit.operators.jobs import attempt_of, create, request, statuses
 from tests.unit.state_store import IN_AIRFLOW, context_for
 
@@ -46,6 +48,23 @@ def test_a_key_that_the_service_forgets_while_others_are_sent_is_not_sent_again(
 
     assert outcomes[1]["outcome"] == "uncertain"
     assert len(service.requests_to("POST", "/properties/2/jobs")) == 1
+
+
+def test_half_as_many_again_are_claimed_as_are_sent_at_once_and_no_more(service, connect, store):
+    """Those are uncertain if the task is killed."""
+    connect(service)
+    claimed = []
+
+    def count_claims():
+        time.sleep(2 * LOOK_INTERVAL + 0.2)
+        claimed.append([row["state"] for row in store.rows.values()].count("sending"))
+
+    for number in (1, 2):
+        service.fail("POST", f"/properties/{number}/jobs", faults.Before(count_claims))
+    outcomes, _ = attempt(store, [request(number) for number in range(1, 9)], max_concurrency=2)
+
+    assert statuses(outcomes) == ["created"] * 8
+    assert claimed[0] == 3
 
 
 def test_what_the_service_refuses_in_between_is_no_lost_response(service, connect, store):
