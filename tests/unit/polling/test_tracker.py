@@ -1,9 +1,11 @@
 """Which forms are new to an asset."""
 
+import json
+
 import pytest
 
 from fsm_provider.polling.polls import FormSelection, FormVersion
-from fsm_provider.polling.tracker import FormTracker
+from fsm_provider.polling.tracker import CHUNKS, DAY, RECENT, WATERMARK, FormTracker
 
 
 def version(updated):
@@ -42,3 +44,33 @@ def test_a_form_that_was_renamed_is_pending_no_more_unless_that_was_before(updat
     tracker.ingest([renamed], now=40.0)
 
     assert tracker.take_event(10) == ([] if is_forgotten else [version(20.0)])
+
+
+def test_many_forms_are_remembered_for_as_long_as_they_may_come_again_and_no_longer():
+    """Each day has 400, and all are listed each day. Some days begin with what is stored."""
+    tracker = FormTracker(FormSelection())
+    tracker.begin(0.0)
+    listed = []
+    stored = {}
+    used = set()
+    for day in range(60):
+        now = (day + 1) * DAY
+        new = [version(day * DAY + n)._replace(id=day * 1_000 + n) for n in range(400)]
+        listed += new
+
+        tracker.ingest(listed, now)
+        assert tracker.take_event(1_000) == new
+        tracker.confirm_event(now)
+        tracker.record_poll(tracker.watermark, now)
+        saved = tracker.prepare_save(now)
+        tracker.finish_save()
+
+        stored.update(json.loads(json.dumps(dict(saved))))
+        entries = {key: entry for key, entry in stored.items() if key != WATERMARK}
+        used.update(key for key, entry in entries.items() if len(entry) > 1)
+        assert sum(map(len, entries.values())) < 18 * 400
+        assert len(entries.get(RECENT, ())) <= 1_400
+        if day % 25 < 5:
+            tracker = FormTracker(FormSelection())
+            tracker.restore(stored[WATERMARK], entries)
+    assert used == {RECENT, *CHUNKS}
