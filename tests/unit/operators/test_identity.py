@@ -132,6 +132,24 @@ def test_the_order_of_fields_says_nothing(service, connect, store, operator):
     assert len(service.requests) == 1
 
 
+def test_the_key_of_a_mapped_task_says_that_a_job_is_new_if_the_ledger_has_those_of_all_indexes(
+    service, connect, store
+):
+    """In Airflow, each map index has a ledger of its own: the job may have come from another."""
+    connect(service)
+    write_job(key="PM-1").execute(context_for(store, map_index=0))
+
+    def write_another():
+        write_job(key="PM-2").execute(context_for(store, map_index=0, cleared=1))
+
+    if isinstance(store, MemoryStateStore):
+        with pytest.raises(AirflowFailException, match="move it to a task of its own"):
+            write_another()
+    else:
+        write_another()
+    assert len(service.jobs) == (1 if isinstance(store, MemoryStateStore) else 2)
+
+
 @IN_A_DATABASE
 @OPERATORS
 @pytest.mark.parametrize("is_lost", [False, True], ids=["done", "uncertain"])
