@@ -90,9 +90,10 @@ test-matrix: $(INSTALLED) ## The tests on every supported Airflow (OPTIONS="-t 3
 versions: ## List the versions of Airflow and Python that test-matrix runs, as JSON
 	@$(PYTHON) -m tests.versions
 
+test-distributed: export FSM_PATIENCE ?= 2400
 test-distributed: build/distributed-venv/.installed ## Kills in a cluster (Debian's postgresql and redis-server; FSM_KILLS_SEED=n, FSM_CLUSTER_RUNS=n, FSM_CLUSTER_SENSORS=n)
 	@echo "== pytest tests/distributed"
-	@FSM_PATIENCE=$${FSM_PATIENCE:-2400} $(<D)/bin/pytest --quiet -o faulthandler_timeout=7200 tests/distributed
+	@$(<D)/bin/pytest --quiet -o faulthandler_timeout=7200 tests/distributed
 
 test-databases: build/databases-venv/.installed ## A shared ledger (Debian's postgresql, pgbouncer, mariadb-server, libmariadb-dev, gcc)
 	@echo "== pytest tests of a shared ledger on PostgreSQL by two drivers, PgBouncer and MariaDB"
