@@ -67,8 +67,6 @@ NOTICED_AFTER = {
     "AIRFLOW__SCHEDULER__SCHEDULER_ZOMBIE_TASK_THRESHOLD": "10",
     "AIRFLOW__SCHEDULER__ZOMBIE_DETECTION_INTERVAL": "1",
     "AIRFLOW__SCHEDULER__LOCAL_TASK_JOB_HEARTBEAT_SEC": "1",
-    # Airflow 3.0 takes a DAG whose tasks were killed for gone until its file is parsed again.
-    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
 }
 
 
@@ -274,6 +272,8 @@ def staged(
         env = NOTICED_AFTER | ledgers.env
         env["AIRFLOW_CONN_FSM_HTTP"] = json.dumps(connection)
         env["AIRFLOW__CORE__PARALLELISM"] = str(slots)
+        # Airflow 3.0 takes a DAG whose tasks were killed for gone until its file is parsed again.
+        env["AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL"] = "5"
         with (
             _database() as database_env,
             LocalAirflow(dags, folder / "home", env | database_env) as airflow,
