@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fsm_provider.polling.tracker import CHUNKS, RECENT, WATERMARK
-from fsm_provider.polling.watcher import CONFIGURATION, OWNER, prefix_for
+from fsm_provider.polling.watcher import CONFIGURATION, OWNER
 from fsm_provider.polling.watcher_config import FORMAT
 from tests.unit.clocks import hurried
 from tests.unit.polling.test_watcher import ONE_KIND
-from tests.unit.polling.watching import service_of
+from tests.unit.polling.watching import prefix_of
 
 NEWER = FORMAT + 1
 SENTENCE = (
@@ -26,7 +26,7 @@ def ago(time):
 
 
 def key_of(service, name):
-    return name if name == CONFIGURATION else prefix_for(service_of(service)) + name
+    return name if name == CONFIGURATION else prefix_of(service) + name
 
 
 async def edit(triggerers, key, edited):

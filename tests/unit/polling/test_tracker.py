@@ -55,7 +55,9 @@ def test_many_forms_are_remembered_for_as_long_as_they_may_come_again_and_no_lon
     used = set()
     for day in range(60):
         now = (day + 1) * DAY
-        new = [version(day * DAY + n)._replace(id=day * 1_000 + n) for n in range(400)]
+        new = [
+            version(day * DAY + number)._replace(id=day * 1_000 + number) for number in range(400)
+        ]
         listed += new
 
         tracker.ingest(listed, now)

@@ -14,10 +14,10 @@ import pytest
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling import lister
 from fsm_provider.polling.tracker import RECENT, WATERMARK
-from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET, prefix_for
+from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET
 from fsm_provider.testing import FakeFieldService, faults
 from tests.unit.clocks import hurried
-from tests.unit.polling.watching import service_of
+from tests.unit.polling.watching import prefix_of
 from tests.unit.triggers.test_forms import trigger, triggerer
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -203,7 +203,7 @@ async def test_poll_failures_lose_no_form_and_are_logged_and_told(
         service.clear_faults()
         await watcher.until(lambda: watcher.events)
         await until_told(OWNER, is_well)
-        await until_told(prefix_for(service_of(service)) + WATERMARK, has_counted)
+        await until_told(prefix_of(service) + WATERMARK, has_counted)
 
     assert watcher.events == [[form]]
 
@@ -396,7 +396,7 @@ async def test_a_listing_that_is_read_again_at_another_service_is_dropped(
             service.fail("GET", "/forms", faults.Before(move, then=faults.Rewrite(with_more)))
             await watcher.until(lambda: watcher.forms)
             await asyncio.sleep(100)
-        stored = await triggerers.store().aget(prefix_for(service_of(other)) + RECENT)
+        stored = await triggerers.store().aget(prefix_of(other) + RECENT)
 
     assert watcher.forms == [900]
     assert "900" in stored
@@ -416,7 +416,7 @@ async def test_watermark_set_emits_what_was_updated_since(service, triggerers, b
         await watcher.until(lambda: watcher.forms == forms)
         await watcher.settle()
         reset = {"id": "1", "time": ago(back).timestamp()}
-        key = prefix_for(service_of(service)) + RESET
+        key = prefix_of(service) + RESET
         await triggerers.store().aset(key, reset)
         await watcher.polled(30)
     async with triggerers.watching(polls=10) as again:

@@ -10,11 +10,11 @@ import pytest
 from fsm_provider.commands.cli import main
 from fsm_provider.polling import admin
 from fsm_provider.polling.tracker import WATERMARK
-from fsm_provider.polling.watcher import RESET, prefix_for
+from fsm_provider.polling.watcher import RESET
 from tests.capabilities import ASSETS, STATE_STORE
 from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
-from tests.unit.polling.watching import service_of
+from tests.unit.polling.watching import prefix_of
 
 AT = "2026-01-06T07:12:40.310Z"
 DAYS_BEFORE = "2025-12-30T07:12:40.310Z"
@@ -92,7 +92,7 @@ def where(request, monkeypatch, asset):
 
 
 def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
-    prefix = prefix_for(service_of(service))
+    prefix = prefix_of(service)
     at = datetime.fromisoformat(AT).timestamp()
     floor = datetime.fromisoformat(DAYS_BEFORE).timestamp()
     assert run("show")[1].splitlines()[1].split() == [NAME, "-", "-"]

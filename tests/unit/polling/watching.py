@@ -12,10 +12,10 @@ from fsm_provider.triggers import forms as triggers
 NAME = "records"
 
 
-def service_of(service):
-    """What a fake service is called in what is stored."""
+def prefix_of(service):
+    """Return the beginning of the keys under which an asset's state of a fake service is stored."""
     settings = Settings.parse({"base_url": service.base_url, "token": "x"})
-    return settings.service
+    return prefix_for(settings.service)
 
 
 def rebuilt(trigger):
@@ -68,7 +68,7 @@ class Watching:
                 await asyncio.sleep(0.1)
 
     async def settle(self):
-        """Wait until the forms of all events are recorded as emitted."""
+        """Wait until the forms of all events are recorded, and some seconds for the watermark."""
         while not {*self.forms} <= await self.recorded():
             await asyncio.sleep(0.1)
         await asyncio.sleep(5)
@@ -155,7 +155,7 @@ class Triggerers:
 
     async def recorded(self):
         """Return the forms of the service that are stored as emitted."""
-        prefix = prefix_for(service_of(self.service))
+        prefix = prefix_of(self.service)
         forms = set()
         for key in (RECENT, *CHUNKS):
             entry = await self.store().aget(prefix + key) or {}

@@ -18,7 +18,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api.errors import FsmRefusedError
 from fsm_provider.commands.cli import main
-from fsm_provider.operators.jobs import FsmCreateJobsOperator
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import admin
@@ -27,7 +26,7 @@ from fsm_provider.writes.task_ledger import PAGE
 from tests.capabilities import IS_AIRFLOW_3, STATE_STORE
 from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
-from tests.unit.operators.jobs import attempt_of
+from tests.unit.operators.jobs import attempt_of, create, request, statuses
 from tests.unit.state_store import DatabaseStore, MemoryStateStore, context_for
 from tests.unit.writes.operators import lose, write_job, write_jobs, write_request
 
@@ -363,14 +362,13 @@ class TestSettle:
             let_leases_end(store)
             assert main(["ledger", "settle", "PM-7", "--not-created", *WHY]) == 0
 
-        service.fail("POST", "/properties/7/jobs", faults.Reset(after_handling=True))
+        lose(service)
         service.fail("POST", "/properties/8/jobs", faults.Before(free_the_first))
-        jobs = [{"property_id": 7, **PM_7}, {"property_id": 8, **PM_7, "key": "PM-8"}]
-        operator = FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1)
+        jobs = [request(number, key=f"PM-{number}") for number in (7, 8)]
 
-        outcomes, _ = attempt_of(store, operator)
+        outcomes, _ = attempt_of(store, create(jobs, max_concurrency=1))
 
-        assert [outcome["outcome"] for outcome in outcomes] == ["uncertain", "created"]
+        assert statuses(outcomes) == ["uncertain", "created"]
         assert [row.state for row in rows(store)] == ["free", "done"]
 
     @pytest.mark.parametrize("lost", range(1, 6))
