@@ -142,7 +142,7 @@ def test_a_job_of_another_run_is_not_found(service, connect, store, attempt, fin
 
 
 def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(
-    service, connect, store, monkeypatch
+    service, connect, store, monkeypatch, caplog
 ):
     monkeypatch.setattr("fsm_provider.writes.runner.MIN_LEASE", 120.0)
     connect(service)
@@ -154,6 +154,7 @@ def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(
         FsmCreateJobsOperator(task_id="task", jobs=jobs, max_concurrency=1).execute(
             context_for(store)
         )
+    assert caplog.text.count("job 4711 is that of key 'PM-0' as well") == 20
 
 
 @pytest.mark.parametrize(
