@@ -120,6 +120,14 @@ def test_the_page_counts_what_was_sent_by_day_and_state(service):
     assert Counter(tally.state for tally in counts.elements()) == {"done": 2, "uncertain": 1}
 
 
+def test_what_is_no_job_may_have_the_id_of_a_job_and_of_another_write(service):
+    job_id = job("job").execute(run_of())["id"]
+    service.fail("POST", "/notes", faults.Status(200, body={"id": job_id}), every=True)
+
+    for key in ("first", "second"):
+        assert request(key, "/notes").execute(run_of(key))["id"] == job_id
+
+
 def test_outcomes_name_who_created_each_job_and_both_operators_share_keys(service):
     first = jobs("PO-1", "PO-2").execute(run_of("first"))
     alone = job("PO-3").execute(run_of("second"))
