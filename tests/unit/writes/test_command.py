@@ -430,6 +430,18 @@ class TestSettle:
         assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
         assert found["result_id"] == service.jobs[-1]["id"]
 
+    def test_of_long_reasons_the_last_is_kept(self, service, store, run):
+        leave_uncertain(service, store, create_job())
+        for command in (("settle", "PM-7", *ID_4711), ("forget", "PM-7")):
+            assert run(*command, "--why", "a" * 1000)[0] == 0
+            let_leases_end(store)
+        leave_uncertain(service, store, create_job())
+        last = "z" * 1000
+
+        assert run("settle", "PM-7", *ID_4711, "--why", last)[0] == 0
+
+        assert rows(store)[0].note.endswith(f": {last}")
+
 
 class TestForget:
     def test_what_is_done_is_sent_again_once_its_lease_is_over(self, service, store, run):
