@@ -237,6 +237,17 @@ def test_what_is_uncertain_is_seen_and_settled_and_the_task_returns_it(store, br
     assert len(service.requests) == 1
 
 
+def test_what_people_settled_is_shown_however_much_was_written_since(store, browser, monkeypatch):
+    monkeypatch.setattr("fsm_provider.plugins.page.reading.MAX_NOTED", 1)
+    jo = browser("jo")
+    ((action, given),) = jo.forms()
+    assert jo.post(action, {**given, **FOUND}).status_code == 303
+
+    write_job(key="PM-8").execute(context_for(store))
+
+    assert "says jo at" in words(jo.get())
+
+
 @pytest.mark.parametrize("store", ["in Airflow"], indirect=True)
 @STATE_STORE.needed
 def test_the_newest_rows_of_airflows_store_are_shown_however_far_apart_their_ids(store, browser):
