@@ -74,6 +74,20 @@ def test_a_retry_and_a_cleared_task_create_nothing_more(service, connect, attemp
     assert references(service) == ["PM-1", "PM-2", "PM-3"]
 
 
+def test_an_attempt_knows_all_jobs_of_those_before_however_many_there_are(
+    service, connect, attempt
+):
+    """Airflow's store has 64 in a page: the second attempt fills one, and begins the third."""
+    connect(service)
+
+    for many in (65, 130, 130):
+        jobs = [request(number) for number in range(1, many + 1)]
+        outcomes, _ = attempt(create(jobs, max_concurrency=8), cleared=1)
+
+    assert statuses(outcomes) == ["existing"] * 130
+    assert len(service.jobs) == 130
+
+
 def test_a_repeated_input_with_a_key_is_one_job(service, connect, attempt):
     connect(service)
 
