@@ -68,6 +68,22 @@ def test_a_refusal_leaves_an_uncertain_write_uncertain(
     assert len(service.jobs) == 1
 
 
+def test_nothing_is_sent_again_before_the_lease_is_over(service, connect, store):
+    connect(service, max_retries=0)
+    service.fail("POST", "*", faults.Reset(after_handling=True))
+    with pytest.raises(AirflowFailException):
+        write_job().execute(context_for(store))
+
+    operator = write_job(if_uncertain="create")
+    stop = threading.Timer(1, operator.on_kill)
+    stop.start()
+    with pytest.raises(AirflowFailException):
+        operator.execute(context_for(store, cleared=1))
+
+    stop.join()
+    assert len(service.requests) == 1
+
+
 @pytest.mark.usefixtures("short_lease")
 def test_a_lease_is_no_longer_though_the_clock_of_its_sender_was_fast(
     service, connect, store, monkeypatch
