@@ -157,6 +157,19 @@ def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(
     assert caplog.text.count("job 4711 is that of key 'PM-0' as well") == 20
 
 
+def test_each_of_some_jobs_that_are_uncertain_at_once_is_found(service, connect, store, find):
+    connect(service)
+    lose(service, calls=(1, 2))
+    jobs = [{"property_id": 7, "job": {"customerReference": reference}} for reference in "AB"]
+
+    outcomes = FsmCreateJobsOperator(task_id="task", jobs=jobs, find_existing=find).execute(
+        context_for(store)
+    )
+
+    found = {outcome["customerReference"]: outcome["jobID"] for outcome in outcomes}
+    assert found == {job["customerReference"]: job["id"] for job in service.jobs}
+
+
 @pytest.mark.parametrize(
     ("fault", "calls", "outcomes"),
     [
