@@ -88,6 +88,17 @@ def test_an_attempt_knows_all_jobs_of_those_before_however_many_there_are(
     assert len(service.jobs) == 130
 
 
+def test_the_job_of_an_earlier_attempt_is_not_taken_for_another(service, connect, attempt):
+    connect(service)
+    attempt(create([request(1)]))
+    same_id = {**service.jobs[0], "propertyID": 2, "customerReference": "PM-2"}
+    service.fail("POST", "/properties/2/jobs", faults.Body(same_id))
+
+    outcomes, _ = attempt(create([request(1), request(2)]), cleared=1)
+
+    assert statuses(outcomes) == ["existing", "uncertain"]
+
+
 def test_a_repeated_input_with_a_key_is_one_job(service, connect, attempt):
     connect(service)
 

@@ -672,6 +672,14 @@ class TestInAirflow:
             connect(other)
             assert run("list") == (1, "", NOTHING)
 
+    def test_of_some_runs_what_was_sent_last_is_listed_last(self, service, store, run):
+        leave_uncertain(service, store, create_job())
+        leave_uncertain(service, AirflowStore("another"), create_job(key="PM-8"))
+
+        assert [row["key"] for row in json.loads(run("list", "--json")[1])] == ["PM-7", "PM-8"]
+        with admin.open_place(None, None, newest=1) as ledgers:
+            assert [entry.key for _, entry in ledgers.entries()] == ["PM-8"]
+
     def test_what_is_settled_as_not_made_or_forgotten_is_sent_again(self, service, store, run):
         leave_uncertain(service, store, create_job())
         assert "a request may be on its way" in run("settle", "PM-7", "--not-created", *WHY)[2]
