@@ -622,6 +622,8 @@ class TestInBoth:
             patch.setattr(time, "time", fast(time.time))
             leave_uncertain(service, store, create_job())
 
+        (listed,) = json.loads(run("list", "--json")[1])
+        assert listed["sent_at"] <= time.time() * 1000
         refused = run("settle", "PM-7", "--not-created", *WHY)[2]
         (seconds,) = re.findall(r"on its way for another (\d+) s", refused)
         assert int(seconds) <= 120
