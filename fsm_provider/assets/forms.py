@@ -45,7 +45,7 @@ NEEDS_3_0 = (
 DEFINED_TWICE = (
     "The asset '%s' is defined here with %s, and the forms of this event were polled with %s. "
     "Unless it was edited meanwhile, two DAGs define it differently: import it from one module, "
-    "or give one another name"
+    "or give one of them another name"
 )
 
 

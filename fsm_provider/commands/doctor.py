@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Check the connection, the service's clock, the ledger, whether Airflow's scheduler, DAG processor
 and triggerer run, the assets of completed forms, and the receiver of webhooks if it is used. Reads
-only, and needs Airflow's database, as the scheduler does. Exit code: 0 if all is well, 1 if
-something is not."""
+only. Needs Airflow's database. Exit code: 0 if all is well, 1 if something is not."""
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -37,7 +36,7 @@ def main(arguments: Sequence[str], prog: str) -> int:
 
 
 def _check(fsm_conn_id: str) -> int:
-    """Print what each check says of a connection; return 1 if something is not well."""
+    """Print what each check of a connection returns or raises; return 1 if one raises, else 0."""
     exit_code = 0
     for name, check in CHECKS.items():
         verdict = "ok"
@@ -46,7 +45,7 @@ def _check(fsm_conn_id: str) -> int:
                 text = check(fsm_conn_id)
         except Exception as error:
             failure = text_of(error)
-            if not failure:
+            if failure is None:
                 raise
             verdict = "FAILED"
             text = failure
@@ -56,7 +55,10 @@ def _check(fsm_conn_id: str) -> int:
 
 
 def _hook(fsm_conn_id: str) -> FsmHook:
-    """Return the hook of a connection, which may turn out to be of another type."""
+    """Return the hook of a connection.
+
+    :raises FsmInputError: if it is of another type.
+    """
     from fsm_provider.hooks.connection import (
         hook_on,
         read_connection_outside_of_tasks,
@@ -96,20 +98,19 @@ def _check_ledger(fsm_conn_id: str) -> str:
     except FsmNoLedgerError as error:
         return f"{error}: the first task that writes makes it"
     sent = states.total() - states["free"]
-    uncertain = states["uncertain"] + states["sending"]
-    return f"{sent} sent under its host and login, of which {uncertain} uncertain"
+    return f"{sent} sent under its host and login, of which {states['uncertain']} uncertain"
 
 
 def _check_running(job_type: str, without: str, _: str) -> str:
     """Check that a part of Airflow runs.
 
-    :param without: what happens where none runs.
+    :param without: what happens until one runs.
     """
     from fsm_provider.polling.admin import running_jobs
 
     jobs = running_jobs(job_type)
     if not jobs:
-        raise FsmRefusedError(f"none is running: {without} until one does")
+        raise FsmRefusedError(f"none is running: {without} until one runs")
     return f"its last heartbeat was at {jobs[0].latest_heartbeat:%F %T} UTC"
 
 
@@ -126,7 +127,7 @@ def _check_assets(fsm_conn_id: str) -> str:
 
     assets = watched_assets(fsm_conn_id=fsm_conn_id)
     lines = [f"{_named(asset)}: {problem}" for asset in assets for problem in asset.problems()]
-    lines += sorted({text_of(asset.read_error) or "" for asset in assets if asset.read_error})
+    lines += sorted({str(text_of(asset.read_error)) for asset in assets if asset.read_error})
     if lines:
         raise FsmRefusedError("; ".join(lines))
     return f"{len(assets)} of completed forms"
@@ -160,8 +161,7 @@ def _check_receiver(_: str) -> str:
             raise FsmRefusedError(
                 f"{route} has no path token or signing secret: register its webhook"
             )
-        fsm_conn_id, _ = route.split("/")
-        counts = count_deliveries(fsm_conn_id)
+        counts = count_deliveries(route.partition("/")[0])
         if route not in [count.route for count in counts if count.has_asset]:
             raise FsmRefusedError(
                 f"no DAG uses the asset fsm://{route}: until one does, deliveries get HTTP 503"

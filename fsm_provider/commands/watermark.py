@@ -52,8 +52,7 @@ def _set(options: argparse.Namespace) -> int:
         assets = _find_assets(options.name)
         from fsm_provider.polling.admin import begin_anew
 
-        for asset in assets:
-            begin_anew(asset, since)
+        begin_anew(assets, since)
     begins = f"begins anew at {format_time(since)} within a minute, or once its watcher runs"
     print(printable(f"{options.name}: {begins}"))
     return 0

@@ -1,7 +1,7 @@
 """What people ask of an asset of completed forms: how far it is, and that it begins anew.
 
-They ask by the command ``watermark``, or on the page. Airflow's database has the assets. What their
-watchers store is there, too, since Airflow 3.3; before, it is in the SQL database that the
+The command ``watermark``, the page and ``doctor`` call it. Airflow's database has the assets. What
+their watchers store is there, too, since Airflow 3.3; before, it is in the SQL database that the
 connection names.
 """
 
@@ -35,13 +35,15 @@ URI_PATTERN = "fsm://%/forms/%"
 AssetKey = tuple[str, str]
 """The name and the URI of an asset."""
 LOST_FOR = timedelta(days=7)
-"""How long a DAG that is in no file any more may be one that somebody misses."""
+"""How long a DAG counts as lost once Airflow finds it in no file any more."""
 StoredValues = Mapping[tuple[int, str], Any]
 """What is stored with assets, by the asset's id and the key."""
 
 
 def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> list[AssetStatus]:
-    """Return the assets of completed forms in DAGs that Airflow has read, by name.
+    """Return the assets of completed forms, in the order of their names.
+
+    :param name: of the assets; None: of any. So with ``fsm_conn_id``.
 
     If reading fails for one connection, its assets have ``read_error``; others are read.
     """
@@ -53,9 +55,9 @@ def watched_assets(name: str | None = None, fsm_conn_id: str | None = None) -> l
     by_connection = defaultdict(list)
     for asset in assets:
         by_connection[asset.fsm_conn_id].append(asset)
-    for of_connection in by_connection.values():
-        _add_what_is_stored(of_connection)
-    shared = [asset for asset in assets if len(asset.dag_ids) > 1]
+    for assets_of_one in by_connection.values():
+        _add_what_is_stored(assets_of_one)
+    shared = [asset for asset in assets if len(asset.found) > 1]
     if shared:
         _compare_definitions(shared)
     return assets
@@ -66,24 +68,26 @@ def conn_ids_of_assets() -> set[str]:
     return {asset.fsm_conn_id for asset in _assets_in_dags()}
 
 
-def begin_anew(asset: AssetStatus, since: datetime) -> None:
-    """Have the watcher of an asset emit the forms that were updated since a time.
+def begin_anew(assets: Collection[AssetStatus], since: datetime) -> None:
+    """Have the watchers of assets emit the forms that were updated since a time.
 
-    :raises FsmRefusedError: if Airflow would drop the request with the asset.
+    :raises FsmRefusedError: if Airflow would drop the request with one of the assets: none is set.
     """
-    if asset.is_gone:
-        raise FsmRefusedError(
-            f"Airflow does not find the DAGs that '{asset.name}' starts in a file, and keeps "
-            "nothing for an asset without a DAG: mend the file first"
-        )
-    key = asset.read_prefix() + RESET
+    for asset in assets:
+        if asset.is_gone:
+            raise FsmRefusedError(
+                f"no file has a DAG that '{asset.name}' starts, and Airflow keeps nothing for an "
+                "asset without a DAG: mend the file first"
+            )
+    keys = [asset.read_prefix() + RESET for asset in assets]
     value = {"id": uuid4().hex, "time": since.timestamp()}
-    if not AIRFLOW_V_3_3_PLUS:
-        asyncio.run(sql_store(asset, create=True).aset(key, value))
-        return
-    from airflow.state import AssetScope, get_state_backend
+    for asset, key in zip(assets, keys, strict=True):
+        if not AIRFLOW_V_3_3_PLUS:
+            asyncio.run(sql_store(asset, create=True).aset(key, value))
+            continue
+        from airflow.state import AssetScope, get_state_backend
 
-    get_state_backend().set(AssetScope(asset_id=asset.asset_id), key, json.dumps(value))
+        get_state_backend().set(AssetScope(asset_id=asset.asset_id), key, json.dumps(value))
 
 
 def read_stored(assets: Collection[AssetStatus], keys: Collection[str]) -> StoredValues:
@@ -103,24 +107,20 @@ def read_stored(assets: Collection[AssetStatus], keys: Collection[str]) -> Store
 
 
 def sql_store(asset: AssetStatus, *, create: bool) -> SqlAssetStore:
-    """Return what is stored with an asset before Airflow 3.3.
+    """Return the store of an asset, before Airflow 3.3.
 
     :param create: make the tables if there are none.
     """
 
     async def read_connection(conn_id: str) -> Any:
-        # In a thread: it ends the thread's session with Airflow's database.
+        # In a thread: reading ends the thread's session with Airflow's database.
         return await asyncio.to_thread(read_connection_outside_of_tasks, conn_id)
 
     return SqlAssetStore(asset.name, asset.fsm_conn_id, read_connection, create=create)
 
 
 def _assets_in_dags() -> list[AssetStatus]:
-    """Return the assets of completed forms, by name, without what is stored with them.
-
-    Airflow drops an asset with the last DAG that it finds no more in a file: it is returned for
-    some days, as that may be a mistake.
-    """
+    """Return the assets of completed forms, in the order of their names, as Airflow has them."""
     if not AIRFLOW_V_3_0_PLUS:
         return []
     assets = _assets_of_found_dags()
@@ -129,7 +129,7 @@ def _assets_in_dags() -> list[AssetStatus]:
 
 
 def _assets_of_found_dags() -> dict[AssetKey, AssetStatus]:
-    """Return the active assets, and those that DAGs use though they are not active."""
+    """Return the assets that start a DAG in a file, and active ones that start none at all."""
     from airflow.models.asset import AssetActive, AssetModel
     from airflow.models.asset import DagScheduleAssetNameReference as ByName
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
@@ -182,8 +182,9 @@ def _new_status(asset_id: int, name: str, uri: str) -> AssetStatus:
 def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
     """Add DAGs that Airflow does not find in a file, and the assets that it drops therefore.
 
-    Their file cannot be imported; or it was removed, renamed or ends its parser: then Airflow has
-    no error, and a DAG counts for some days, unless another one has taken its place.
+    Where the file cannot be imported, they count as long as that lasts. Without such an error (the
+    file was removed or renamed, or parsing ends the process), they count for ``LOST_FOR``, unless
+    the asset starts a DAG in a file.
     """
     from airflow.models.asset import AssetModel
     from airflow.models.dag import DagModel
@@ -194,11 +195,12 @@ def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
         DagModel.bundle_name == Failed.bundle_name,
         Failed.filename.in_([DagModel.relative_fileloc, DagModel.fileloc]),
     )
-    was_found = and_(DagModel.is_stale, DagModel.last_parsed_time > datetime.now(UTC) - LOST_FOR)
+    oldest = datetime.now(UTC) - LOST_FOR
+    is_lately_lost = and_(DagModel.is_stale, DagModel.last_parsed_time > oldest)
     query = (
         select(DagModel.dag_id, Failed.id)
         .outerjoin(Failed, is_of_file)
-        .where(or_(Failed.id.is_not(None), was_found))
+        .where(or_(Failed.id.is_not(None), is_lately_lost))
     )
     with create_session() as session:
         rows = session.execute(query).all()
@@ -212,31 +214,32 @@ def _add_lost_dags(assets: dict[AssetKey, AssetStatus]) -> None:
         ).all()
     error_by_dag = {row.dag_id: row.id for row in rows}
     ids = {(row.name, row.uri): row.id for row in known}
-    for dag in _serialized(error_by_dag):
+    for dag in _serialized_dags(error_by_dag):
         for key in _assets_used(dag.data, assets, ids):
             asset = assets.setdefault(key, _new_status(ids[key], *key))
-            has_another = asset.dag_ids > asset.lost
-            if error_by_dag[dag.dag_id] is None and has_another:
-                continue
-            asset.dag_ids.add(dag.dag_id)
-            asset.lost.add(dag.dag_id)
+            if error_by_dag[dag.dag_id] is not None or not asset.found:
+                asset.dag_ids.add(dag.dag_id)
+                asset.lost.add(dag.dag_id)
 
 
 def _assets_used(
-    dag: Any, used: Collection[AssetKey], known: Collection[AssetKey]
+    serialized: Any, used: Collection[AssetKey], known: Collection[AssetKey]
 ) -> Iterator[AssetKey]:
-    """Yield the assets of completed forms in a serialized DAG, also those that it names only.
+    """Yield the assets of completed forms on which a serialized DAG is scheduled.
 
-    :param used: what a name stands for; if none of them has it, some of ``known``.
+    A reference stands for those of ``used`` that have its name or URI; if none has, of ``known``.
     """
-    for definition in _assets_in(dag):
-        name = definition.get("name") or ""
-        uri = definition.get("uri") or ""
+    for definition in _definitions_in(serialized):
+        key: tuple[Any, Any] = (definition.get("name"), definition.get("uri"))
         if definition["__type"] == "asset_ref":
-            named = [key for key in used if name == key[0] or uri == key[1]]
-            yield from named or [key for key in known if name == key[0] or uri == key[1]]
-        elif (name, uri) in known:
-            yield name, uri
+            yield from _named_by(key, used) or _named_by(key, known)
+        elif key in known:
+            yield key
+
+
+def _named_by(reference: AssetKey, keys: Collection[AssetKey]) -> list[AssetKey]:
+    name, uri = reference
+    return [key for key in keys if name == key[0] or uri == key[1]]
 
 
 def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
@@ -252,12 +255,12 @@ def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
         return
     for asset in assets:
         owner = values.get((asset.asset_id, OWNER))
-        asset.is_claimed = owner is not None
-        of_watcher = owner[-1] if isinstance(owner, list) and owner else None
+        asset.was_watched = owner is not None
+        status = owner[-1] if isinstance(owner, list) and owner else None
         config = values.get((asset.asset_id, CONFIGURATION))
         progress = values.get((asset.asset_id, progress_key))
         try:
-            asset.stored = _parse_status(config, of_watcher, progress)
+            asset.stored = _parse_status(config, status, progress)
         except FsmInputError as error:
             asset.read_error = error
 
@@ -272,55 +275,52 @@ def _parse_status(*parts: Any) -> WatcherStatus:
 
 
 def running_jobs(*job_types: str) -> list[Any]:
-    """Return what runs of some kinds, the last to show it first.
+    """Return Airflow's jobs of some types that run, the newest heartbeat first.
 
     :param job_types: ``TriggererJob``, ``SchedulerJob``, ``DagProcessorJob``.
     """
     from airflow.jobs.job import Job
 
-    is_running = (Job.job_type.in_(job_types), Job.state == "running")
-    query = select(Job).where(*is_running).order_by(Job.latest_heartbeat.desc())
+    query = select(Job).where(Job.job_type.in_(job_types), Job.state == "running")
     with create_session() as session:
-        jobs = session.scalars(query).all()
+        jobs = session.scalars(query.order_by(Job.latest_heartbeat.desc())).all()
         session.expunge_all()
     return [job for job in jobs if job.is_alive()]
 
 
 def _compare_definitions(assets: Collection[AssetStatus]) -> None:
-    """Note which assets their DAGs define differently, by what Airflow has stored of the DAGs."""
-    dags = _serialized(set().union(*(asset.dag_ids for asset in assets)))
+    """Set ``is_disputed`` where the serialized DAGs of an asset define it differently."""
+    dags = _serialized_dags(set().union(*(asset.found for asset in assets)))
     for asset in assets:
         watchers = set[str]()
         for dag in dags:
-            if dag.dag_id in asset.dag_ids:
+            if dag.dag_id in asset.found:
                 watchers.update(_watchers_of(asset.name, dag.data))
         asset.is_disputed = len(watchers) > 1
 
 
-def _watchers_of(name: str, dag: Any) -> Iterator[str]:
-    for definition in _assets_in(dag):
+def _watchers_of(name: str, serialized: Any) -> Iterator[str]:
+    for definition in _definitions_in(serialized):
         if definition["__type"] == "asset" and definition["name"] == name:
             yield json.dumps(definition.get("watchers"), sort_keys=True)
 
 
-def _serialized(dag_ids: Collection[str]) -> list[Any]:
+def _serialized_dags(dag_ids: Collection[str]) -> list[Any]:
     from airflow.models.serialized_dag import SerializedDagModel
 
-    if not dag_ids:
-        return []
     return list(SerializedDagModel.get_latest_serialized_dags(dag_ids=sorted(dag_ids)))
 
 
-def _assets_in(serialized: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the assets in a serialized DAG, and its references to assets."""
+def _definitions_in(serialized: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the assets and references in a DAG's schedule; inlets and outlets look otherwise."""
     match serialized:
         case {"__type": "asset", "name": str()} | {"__type": "asset_ref"}:
             yield serialized
         case dict():
-            yield from _assets_in(list(serialized.values()))
+            yield from _definitions_in(list(serialized.values()))
         case list():
             for value in serialized:
-                yield from _assets_in(value)
+                yield from _definitions_in(value)
 
 
 def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -> StoredValues:
@@ -330,7 +330,8 @@ def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -
     backend = conf.get("workers", "state_store_backend", fallback="")
     if backend:
         raise FsmInputError(
-            f"only workers read what is in {backend}, state_store_backend of airflow.cfg"
+            f"only workers and triggerers read what is in {backend}, state_store_backend of "
+            "airflow.cfg"
         )
     ids = {asset.asset_id for asset in assets}
     query = select(Stored.asset_id, Stored.key, Stored.value)
@@ -341,7 +342,7 @@ def _read_from_airflow(assets: Collection[AssetStatus], keys: Collection[str]) -
 
 
 def _parse_json(text: str) -> Any:
-    """Return what a text is as JSON; the text, if it is none."""
+    """Return the value of a JSON text, or the text if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:

@@ -11,12 +11,12 @@ from fsm_provider.hooks.connection import read_connection_outside_of_tasks, sett
 from fsm_provider.polling.polls import Time, time_of
 from fsm_provider.polling.watcher import SILENCE, prefix_for
 
-LATE_BY = 30.0  # seconds beyond three intervals: the time of a poll is stored every 15 s
+POLL_SLACK = 30.0  # seconds beyond three intervals: the time of a poll is stored every 15 s
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Why forms may not start each DAG that they should, and at least since when."""
+    """What may keep forms from starting a DAG, and since when at the latest."""
 
     text: str
     since: Time | None = None
@@ -30,8 +30,8 @@ class Problem:
 class WatcherStatus(BaseModel):
     """What a watcher has stored.
 
-    How it fares is some 20 s old while a triggerer runs it. Its watermark, floor and forms by day
-    are saved with each event, else about once an hour. Times are in seconds since 1970.
+    Watermark, floor and forms by day are saved with each event, else about once an hour; the rest
+    every 15 s while a triggerer runs it. Times are in seconds since 1970.
 
     :param poll_interval: seconds; 0: its configuration is not stored yet.
     """
@@ -39,6 +39,7 @@ class WatcherStatus(BaseModel):
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, allow_inf_nan=False)
 
     poll_interval: float = 0.0
+    began_at: Time | None = None
     seen_at: Time | None = None
     polled_at: Time | None = None
     failing_since: Time | None = None
@@ -60,7 +61,7 @@ class AssetStatus:
     :param is_disputed: those DAGs define it differently: the watcher heeds what was announced last.
     :param read_error: why what is stored is not known: there is no database yet, or something
         fails.
-    :param is_claimed: a triggerer has watched it at some time, maybe long ago.
+    :param was_watched: by a triggerer, maybe long ago.
     """
 
     asset_id: int
@@ -73,15 +74,20 @@ class AssetStatus:
     is_disputed: bool = False
     stored: WatcherStatus = field(default_factory=WatcherStatus)
     read_error: Exception | None = None
-    is_claimed: bool = False
+    was_watched: bool = False
+
+    @property
+    def found(self) -> set[str]:
+        """Those of its DAGs that Airflow finds in a file."""
+        return self.dag_ids - self.lost
 
     @property
     def is_gone(self) -> bool:
         """Whether Airflow has dropped it or will, with all that is stored with it."""
-        return bool(self.lost) and self.lost == self.dag_ids
+        return bool(self.lost) and not self.found
 
     def read_prefix(self) -> str:
-        """Return how the keys of the service begin that the connection leads to now.
+        """Return the prefix of the keys of the service to which the connection leads now.
 
         :raises AirflowNotFoundException: if nobody has defined the connection.
         """
@@ -89,41 +95,41 @@ class AssetStatus:
         return prefix_for(settings.service)
 
     def problems(self) -> list[Problem]:
-        """Return what is not well, but for a triggerer or scheduler that does not run at all."""
+        """Return what is not well. Whether a triggerer and a scheduler run is not checked."""
         return [*self._problems_of_dags(), *self._problems_of_watcher()]
 
     def _problems_of_dags(self) -> Iterator[Problem]:
         if self.is_disputed:
             yield Problem(
                 "Its DAGs define it differently, and only the definition that Airflow read last is "
-                "watched: import it from one module, or give one another name"
+                "watched: import it from one module, or give one of them another name"
             )
-        number = len(self.dag_ids)
         if self.lost:
             yield Problem(
-                f"No form starts {len(self.lost)} of its {number} DAGs, which Airflow does not "
-                "find in a file: its list of import errors may say why. If one was removed, delete "
-                "it in Airflow, too"
+                f"No form starts {len(self.lost)} of its {len(self.dag_ids)} DAGs, which Airflow "
+                "does not find in a file: Airflow's list of import errors may say why. If a DAG "
+                "was removed, delete it in Airflow, too"
             )
         if not self.is_active:
             yield Problem(
                 "Nothing watches it, as Airflow has not activated it: another asset has its name, "
                 "or no DAG defines it"
             )
-        if self.paused == self.dag_ids:
-            all_paused = "all that it starts are paused" if number else "it starts none"
-            yield Problem(f"No form starts a DAG: {all_paused}")
+        if not self.dag_ids:
+            yield Problem("No form starts a DAG: it starts none")
+        elif self.found and self.found <= self.paused:
+            yield Problem("No form starts a DAG: all that it starts are paused")
 
     def _problems_of_watcher(self) -> Iterator[Problem]:
         if self.read_error:
             place = getattr(self.read_error, "place", None)
             where = f": no database was found at {place}" if place else ""
             yield Problem(f"What its watcher has stored cannot be read{where}")
-        elif not self.is_claimed:
+        elif not self.was_watched:
             yield Problem(
                 "No triggerer watches it, so no form starts a DAG: none is running, the DAG's file "
-                "was not parsed without an error, or Airflow has deleted the asset's configuration "
-                "since: then restart the triggerer"
+                "has an error, or Airflow has deleted the asset's configuration (then restart the "
+                "triggerer)"
             )
         else:
             yield from self._problems_of_polls()
@@ -131,7 +137,7 @@ class AssetStatus:
     def _problems_of_polls(self) -> Iterator[Problem]:
         now = time.time()
         stored = self.stored
-        # A time to come is one that a clock was wrong at, or that a task has stored.
+        # A time in the future: a clock was wrong, or a task has stored it.
         if stored.seen_at is not None and abs(now - stored.seen_at) > SILENCE:
             yield Problem(
                 "Nothing watches it, so no form starts a DAG: its triggerer is gone, or its DAGs "
@@ -139,13 +145,10 @@ class AssetStatus:
                 stored.seen_at,
             )
         if (stored.watermark or 0.0) > now + SILENCE:
-            yield Problem("Its watermark is a time to come: set it back")
+            yield Problem("Its watermark is in the future: set it back")
         if stored.error:
             yield Problem(f"Its polls fail: {stored.error}", stored.failing_since)
-        if abs(now - (stored.polled_at or 0.0)) > 3 * stored.poll_interval + LATE_BY:
-            none = "none was complete"
-            if stored.polled_at is None:
-                none = "none was complete since a triggerer began to watch it"
-            yield Problem(
-                f"One poll is due every {stored.poll_interval:g} s, and {none}", stored.polled_at
-            )
+        last = stored.polled_at or stored.began_at
+        if abs(now - (last or 0.0)) > 3 * stored.poll_interval + POLL_SLACK:
+            text = f"One poll is due every {stored.poll_interval:g} s, and none was complete"
+            yield Problem(text, last)

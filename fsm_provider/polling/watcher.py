@@ -252,6 +252,7 @@ class Watcher:
         # What people see.
         self._failures = 0
         self._logged_at = LONG_AGO
+        self._began_at = time.time()
         self._status: dict[str, Any] = {}
         self._emitted_by_day = Counter[str]()
         self._metrics = AirflowMetrics(
@@ -435,6 +436,7 @@ class Watcher:
         """
         backlog = len(self.tracker.pending)
         status = {**self._status, "backlog": backlog, "seen_at": time.time()}
+        status["began_at"] = self._began_at
         await self._store.aset(OWNER, [self._owner, self._clock(), status])
 
     async def _check_claim(self) -> None:

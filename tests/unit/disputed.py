@@ -70,6 +70,11 @@ def dags_that_define(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
             session.query(table).delete()
 
 
+def break_import(file: Path) -> None:
+    """Leave a DAG file as it is, but for an import that fails."""
+    file.write_text(f"import not_installed\n{file.read_text()}")
+
+
 def process_files() -> None:
     """Have Airflow's DAG processor read the files once, and note what cannot be imported."""
     from airflow.providers.common.compat.sdk import conf

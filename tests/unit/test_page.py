@@ -33,7 +33,7 @@ from fsm_provider.writes import admin as ledger_admin
 from fsm_provider.writes.ledger import id_for
 from tests.capabilities import PAGE, STATE_STORE
 from tests.unit.conftest import TOKEN
-from tests.unit.disputed import dags_that_define, process_files
+from tests.unit.disputed import break_import, dags_that_define, process_files
 from tests.unit.polling.test_watermarks import store_with
 from tests.unit.state_store import DatabaseStore, context_for
 from tests.unit.writes.operators import write_job
@@ -1334,11 +1334,12 @@ def test_a_watcher_that_nobody_polls_for_is_an_alarm(asset, store, browser):
 
 
 @in_a_database
+@pytest.mark.parametrize("last", ["polled_at", "began_at"])
 @pytest.mark.parametrize(("age", "is_late"), [(170, False), (400, True), (-400, True)])
-def test_a_watcher_is_late_after_three_intervals(asset, store, browser, age, is_late):
+def test_a_watcher_is_late_after_three_intervals(asset, store, browser, last, age, is_late):
     watched = next(status for status in admin.watched_assets() if status.dag_ids)
     store_with(watched, CONFIGURATION, {"poll_interval": 60.0})
-    store_with(watched, OWNER, ["id", 1.0, {"polled_at": time.time() - age, "backlog": 0}])
+    store_with(watched, OWNER, ["id", 1.0, {last: time.time() - age, "backlog": 0}])
 
     with triggerer_running():
         shown = words(browser("jo").get())
@@ -1447,8 +1448,7 @@ def test_a_dag_that_names_an_asset_only_is_started_by_it_and_missed(
         read(gas="Gas Safety", reports="Asset.ref(name='gas')")
         watched_well()
         well = words(jo.get())
-        file = tmp_path / "reports.py"
-        file.write_text(f"import not_installed\n{file.read_text()}")
+        break_import(tmp_path / "reports.py")
         process_files()
         watched_well()
         broken = words(jo.get())
@@ -1494,7 +1494,7 @@ def test_a_watermark_to_come_is_an_alarm(store, browser, tmp_path, monkeypatch):
         shown = words(browser("jo").get())
 
     assert "1 of 1 watchers fail" in shown
-    assert "Its watermark is a time to come: set it back." in shown
+    assert "Its watermark is in the future: set it back." in shown
 
 
 @in_a_database
@@ -1512,9 +1512,15 @@ def test_dags_that_are_paused_are_an_alarm_once_no_other_is_started(
             session.get(DagModel, "gas").is_paused = True
 
         shown = words(browser("jo").get())
+        if others:
+            break_import(tmp_path / "boiler.py")
+            process_files()
+        without_others = words(browser("jo").get())
 
     assert f"{0 if others else 1} of 1 watchers fail" in shown
-    assert ("No form starts a DAG: all that it starts are paused." in shown) == (not others)
+    all_paused = "No form starts a DAG: all that it starts are paused."
+    assert (all_paused in shown) == (not others)
+    assert all_paused in without_others
     assert "gas (paused)." in shown
 
 

@@ -136,7 +136,7 @@ def begin_anew(
         asset = next((asset for asset in assets if asset.asset_id == asset_id), None)
         if asset is None or not may_begin(user, asset):
             raise HTTPException(403)
-        asset_admin.begin_anew(asset, parse_past("since", since))
+        asset_admin.begin_anew([asset], parse_past("since", since))
     except Exception as error:  # noqa: BLE001 - the 403 and what is a defect are raised again
         return render(user, View(conn_id=back_to), refused=text_or_raise(error))
     return lead_back({"conn_id": back_to})

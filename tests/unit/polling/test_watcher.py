@@ -188,7 +188,8 @@ async def test_poll_failures_lose_no_form_and_are_logged_and_told(
 
     def is_well(owner):
         _, _, status = owner
-        return "error" not in status and status["polled_at"]
+        is_polled = "polled_at" in status and status["polled_at"] >= status["began_at"]
+        return "error" not in status and is_polled
 
     def has_counted(stored):
         return list(stored["days"].values()) == [1]

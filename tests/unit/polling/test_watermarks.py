@@ -14,6 +14,7 @@ from fsm_provider.polling.watcher import RESET
 from tests.capabilities import ASSETS, STATE_STORE
 from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
+from tests.unit.disputed import dags_that_define
 from tests.unit.polling.watching import prefix_of
 
 AT = "2026-01-06T07:12:40.310Z"
@@ -146,6 +147,22 @@ def test_a_connection_that_nobody_has_defined_keeps_no_other_from_being_shown(te
     assert run("set", "of_9", AT)[::2] == (2, error)
     assert run("set", "of_8", AT)[0] == 0
     assert run("show", "of_8")[0] == 0
+
+
+def test_of_two_assets_of_one_name_neither_is_set_back_if_one_cannot_be(
+    service, airflow_database, database_of_assets, connect, run, tmp_path, monkeypatch
+):
+    connect(service)
+    with dags_that_define(tmp_path, monkeypatch) as read:
+        read(gas="Gas Safety", north="completed_forms('gas', fsm_conn_id='north')")
+        here, _ = sorted(admin.watched_assets(), key=lambda asset: asset.fsm_conn_id)
+        code, _, error = run("set", "gas", AT)
+        key = here.read_prefix() + RESET
+        requests = admin.read_stored([here], [key])
+
+    assert code == 2
+    assert "connection 'north'" in error
+    assert not any(requests.values())
 
 
 @pytest.mark.parametrize(

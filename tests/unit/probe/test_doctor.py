@@ -16,7 +16,7 @@ from fsm_provider.storage import uri_for_records
 from fsm_provider.testing import faults
 from tests.capabilities import ASSETS
 from tests.unit.conftest import TOKEN
-from tests.unit.disputed import dags_that_define, process_files
+from tests.unit.disputed import break_import, dags_that_define, process_files
 from tests.unit.plugins.receivers import TOKEN as PATH_TOKEN
 from tests.unit.polling.test_watermarks import store_with
 
@@ -298,14 +298,26 @@ def test_a_connection_that_only_an_asset_names_is_checked(monkeypatch, capsys):
 def test_a_dag_whose_file_cannot_be_imported_is_not_well(doctor, tmp_path, monkeypatch):
     with dags_that_define(tmp_path, monkeypatch) as read:
         read(gas="Gas Safety")
-        file = tmp_path / "gas.py"
-        file.write_text(f"import not_installed\n{file.read_text()}")
+        break_import(tmp_path / "gas.py")
         process_files()
 
         code, verdicts = doctor()
 
     assert code == 1
     assert "'gas' (DAGs: gas): No form starts 1 of its 1 DAGs" in verdicts["assets"]
+
+
+@ASSETS.needed
+def test_a_dag_that_is_lost_does_not_define_an_asset_differently(doctor, tmp_path, monkeypatch):
+    with dags_that_define(tmp_path, monkeypatch) as read:
+        read(gas="Gas Safety", boiler="Boiler")
+        break_import(tmp_path / "gas.py")
+        process_files()
+
+        _, verdicts = doctor()
+
+    assert "'gas' (DAGs: boiler, gas): No form starts 1 of its 2 DAGs" in verdicts["assets"]
+    assert "differently" not in verdicts["assets"]
 
 
 @ASSETS.needed
