@@ -7,16 +7,18 @@ import re
 import signal
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from fsm_provider.api import FsmInputError, FsmRateLimitedError, JobCreate
-from fsm_provider.api.errors import FsmNotSentError, FsmRepeatableWriteError
+from fsm_provider.api.errors import FsmConnectionError, FsmNotSentError, FsmRepeatableWriteError
+from fsm_provider.api.request import clocks
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
+from fsm_provider.writes import runner
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.operators import write_job, write_request
 
@@ -82,6 +84,35 @@ def test_nothing_is_sent_again_before_the_lease_is_over(service, connect, store)
 
     stop.join()
     assert len(service.requests) == 1
+
+
+@pytest.mark.parametrize(("slept", "requests"), [((59, 0), 1), ((61, 0), 0), ((0, 61), 0)])
+def test_a_request_begins_in_the_first_half_of_its_lease_or_never(
+    service, connect, store, monkeypatch, slept, requests
+):
+    """By the clock that is set, and by that which goes on while the machine sleeps."""
+
+    def after_it_slept():
+        return tuple(map(sum, zip(clocks(), slept, strict=True)))
+
+    connect(service, max_retries=0)
+    with monkeypatch.context() as patch, suppress(FsmConnectionError):
+        patch.setattr("fsm_provider.api.request.clocks", after_it_slept)
+        write_job().execute(context_for(store))
+    assert len(service.requests) == requests
+
+    write_job().execute(context_for(store, cleared=1))
+    assert len(service.jobs) == 1
+
+
+def test_a_response_takes_at_most_a_quarter_of_the_lease(service, connect, store, monkeypatch):
+    monkeypatch.setattr(runner, "MIN_LEASE", 4.0)
+    monkeypatch.setattr(runner, "LEASE_TIMEOUTS", 0)
+    connect(service)
+    service.fail("POST", "*", faults.Delay(3))
+
+    with pytest.raises(AirflowFailException, match="may or may not have taken effect"):
+        write_job().execute(context_for(store))
 
 
 @pytest.mark.usefixtures("short_lease")
