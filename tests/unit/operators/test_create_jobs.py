@@ -1,6 +1,7 @@
 """Creating many jobs: what is sent, what is not, and the outcome of each."""
 
 import logging
+import time
 from functools import partial
 
 import pytest
@@ -245,6 +246,39 @@ def test_a_rejected_job_stops_no_other_and_fails_the_task_without_a_retry(connec
     assert isinstance(error, AirflowFailException)
     assert "3 jobs: 2 created, 1 rejected" in str(error)
     assert "jobs[1] (PM-2) rejected: POST /properties/2/jobs returned HTTP 404" in str(error)
+
+
+def test_many_jobs_that_are_rejected_in_a_row_stop_no_other(service, connect, attempt):
+    connect(service)
+    service.fail("POST", "*", faults.Status(400), calls=range(1, MAX_LOST_IN_A_ROW + 2))
+    jobs = [request(number) for number in range(MAX_LOST_IN_A_ROW + 2)]
+
+    outcomes, _ = attempt(create(jobs, max_concurrency=1))
+
+    assert statuses(outcomes) == ["rejected"] * (MAX_LOST_IN_A_ROW + 1) + ["created"]
+
+
+@pytest.mark.parametrize("in_between", ["created", "rejected"])
+def test_lost_responses_that_are_not_in_a_row_stop_nothing(service, connect, attempt, in_between):
+    connect(service)
+    calls = range(1, 2 * MAX_LOST_IN_A_ROW + 3)
+    service.fail("POST", "*", faults.Reset(after_handling=True), calls=calls[::2])
+    if in_between == "rejected":
+        service.fail("POST", "*", faults.Status(400), calls=calls[1::2])
+
+    outcomes, _ = attempt(create([request(call) for call in calls], max_concurrency=1))
+
+    assert statuses(outcomes) == ["uncertain", in_between] * (MAX_LOST_IN_A_ROW + 1)
+
+
+def test_they_begin_no_more_often_than_the_connection_allows(service, connect, attempt):
+    connect(service, max_requests_per_second=20)
+    began_at = time.monotonic()
+
+    attempt(create([request(number) for number in range(6)], max_concurrency=6))
+
+    assert len(service.jobs) == 6
+    assert time.monotonic() - began_at >= 5 / 20
 
 
 def test_a_retry_sends_only_what_is_missing(service, connect, attempt):
