@@ -156,13 +156,14 @@ def test_of_two_assets_of_one_name_neither_is_set_back_if_one_cannot_be(
     with dags_that_define(tmp_path, monkeypatch) as read:
         read(gas="Gas Safety", north="completed_forms('gas', fsm_conn_id='north')")
         here, _ = sorted(admin.watched_assets(), key=lambda asset: asset.fsm_conn_id)
-        code, _, error = run("set", "gas", AT)
         key = here.read_prefix() + RESET
-        requests = admin.read_stored([here], [key])
+        store_with(here, key, "before")
+        code, _, error = run("set", "gas", AT)
+        kept = admin.read_stored([here], [key])
 
     assert code == 2
     assert "connection 'north'" in error
-    assert not any(requests.values())
+    assert list(kept.values()) == ["before"]
 
 
 @pytest.mark.parametrize(
