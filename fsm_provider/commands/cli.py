@@ -18,7 +18,7 @@ from fsm_provider import __version__
 COMMANDS = {
     "doctor": (
         "fsm_provider.commands.doctor",
-        "check connection, clock, ledger, triggerer and receiver",
+        "check what the provider needs, part by part",
     ),
     "fake": ("fsm_provider.testing.__main__", "serve a fake of the service, for tests and trials"),
     "ledger": ("fsm_provider.commands.ledger", "show the writes that were sent, and settle them"),

@@ -66,7 +66,7 @@ def _hook(fsm_conn_id: str) -> FsmHook:
     )
 
     connection = read_connection_outside_of_tasks(fsm_conn_id)
-    settings_from(connection)
+    settings_from(connection)  # refuses another type
     hook: FsmHook = hook_on(connection)
     return hook
 
@@ -153,7 +153,7 @@ def _check_receiver(_: str) -> str:
         raise FsmRefusedError("the receiver needs Airflow 3.0 or newer")
     from fsm_provider.plugins.webhooks.events import count_deliveries
 
-    ReceiverSettings.parse(text)
+    ReceiverSettings.parse(text)  # raises; read_routes only logs what is wrong
     configs = read_routes()
     for route, config in configs.items():
         is_secret_missing = config.endpoint.signature != "none" and not config.signing_secrets
@@ -169,6 +169,7 @@ def _check_receiver(_: str) -> str:
     return f"accepts deliveries for {', '.join(configs) or 'nothing'}"
 
 
+# Those of Airflow as a whole take the connection, too, and ignore it.
 CHECKS: dict[str, Callable[[str], str]] = {
     "connection": _check_connection,
     "clock": _check_clock,

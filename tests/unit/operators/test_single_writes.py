@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -70,7 +71,9 @@ def test_a_refusal_leaves_an_uncertain_write_uncertain(
     assert len(service.jobs) == 1
 
 
-def test_nothing_is_sent_again_before_the_lease_is_over(service, connect, store):
+def test_nothing_is_sent_again_before_the_lease_is_over_and_the_log_says_when(
+    service, connect, store, caplog
+):
     connect(service, max_retries=0)
     service.fail("POST", "*", faults.Reset(after_handling=True))
     with pytest.raises(AirflowFailException):
@@ -84,6 +87,9 @@ def test_nothing_is_sent_again_before_the_lease_is_over(service, connect, store)
 
     stop.join()
     assert len(service.requests) == 1
+    (until,) = re.findall(r"waiting until (\S+) UTC", caplog.text)
+    now = datetime.now(UTC)
+    assert until in [f"{now + timedelta(seconds=seconds):%T}" for seconds in range(60, 121)]
 
 
 @pytest.mark.parametrize(("slept", "requests"), [((59, 0), 1), ((61, 0), 0), ((0, 61), 0)])
