@@ -157,6 +157,18 @@ def test_a_service_that_answers_all_jobs_with_one_is_not_asked_for_more(
     assert caplog.text.count("job 4711 is that of key 'PM-0' as well") == 20
 
 
+def test_what_may_be_that_of_another_write_is_not_created_again(service, connect, store, find):
+    connect(service)
+    lose(service, calls=(1, 2))
+
+    for cleared, options in enumerate(({}, {"find_existing": find, "if_uncertain": "create"})):
+        operator = FsmCreateJobsOperator(task_id="task", jobs=keyed("A", "B"), **options)
+        with pytest.raises(AirflowFailException, match="2 uncertain"):
+            operator.execute(context_for(store, cleared=cleared))
+
+    assert len(service.requests) == 2
+
+
 def test_each_of_some_jobs_that_are_uncertain_at_once_is_found(service, connect, store, find):
     connect(service)
     lose(service, calls=(1, 2))

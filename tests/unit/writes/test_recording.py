@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.state.schema import LEDGER
 from fsm_provider.testing import faults
+from fsm_provider.writes import runner
 from fsm_provider.writes.runner import LOOK_INTERVAL
 from tests.unit.operators.jobs import attempt_of, create, request, statuses
 from tests.unit.state_store import IN_AIRFLOW, context_for
@@ -81,6 +82,19 @@ def test_what_the_service_refuses_in_between_is_no_lost_response(service, connec
     assert error is None, error
     assert statuses(outcomes) == ["created"] * 6
     assert len(service.jobs) == 6
+
+
+def test_a_response_that_comes_at_last_is_no_lost_one(service, connect, store, monkeypatch):
+    monkeypatch.setattr(runner, "MAX_LOST_IN_A_ROW", 4)
+    connect(service)
+    jobs = [request(number, key=f"PM-{number}") for number in range(3)]
+    for number in range(3):
+        path = f"/properties/{number}/jobs"
+        service.fail("POST", path, faults.Reset(after_handling=True))
+
+    outcomes, _ = attempt(store, jobs, max_concurrency=1)
+
+    assert statuses(outcomes) == ["created"] * 3
 
 
 def test_what_this_attempt_has_sent_in_vain_names_no_other_task(service, connect, store):

@@ -277,6 +277,26 @@ def test_what_is_under_way_in_another_run_is_waited_for(service, caplog):
 
 
 @THREADS.needed
+def test_what_another_run_claims_at_the_same_moment_is_waited_for(service, monkeypatch):
+    service.fail("POST", "/properties/*/jobs", faults.Before(held := Held()))
+    claim_for, first = runner.Runner._claim_for, []
+    with ThreadPoolExecutor(1) as pool:
+
+        def claim_after_another(by, write):
+            monkeypatch.setattr(runner.Runner, "_claim_for", claim_for)
+            first.append(pool.submit(job().execute, run_of("first")))
+            assert held.arrived.wait(10)
+            threading.Timer(1, held.go_on.set).start()
+            return claim_for(by, write)
+
+        monkeypatch.setattr(runner.Runner, "_claim_for", claim_after_another)
+        second = job().execute(run_of("second"))
+
+    assert second["id"] == first[0].result()["id"]
+    assert len(service.jobs) == 1
+
+
+@THREADS.needed
 def test_a_row_that_is_deleted_in_flight_fails_the_task_without_a_retry(service, database, caplog):
     service.fail("POST", "/properties/*/jobs", faults.Before(held := Held()))
     with under_way(job(), run_of("first"), held) as attempt:
