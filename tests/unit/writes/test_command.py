@@ -615,6 +615,16 @@ class TestInBoth:
         with pytest.raises(FsmRefusedError, match="what does not exist has no id, and 4711 was"):
             admin.Settlement(False, 4711)
 
+    def test_an_id_of_another_key_is_refused_and_no_other_id(self, service, store, run):
+        other = create_job(key="PM-1").execute(context_for(store))
+        leave_uncertain(service, store, create_job())
+
+        code, _, error = run("settle", "PM-7", "--job-id", str(other["id"]), *WHY)
+
+        assert (code, f"job {other['id']} is that of key 'PM-1'" in error) == (1, True)
+        begins_alike = str(other["id"])[:-1]
+        assert run("settle", "PM-7", "--job-id", begins_alike, *WHY)[0] == 0
+
     def test_a_lease_ends_in_time_though_the_clock_of_its_sender_was_fast(
         self, service, store, run, monkeypatch
     ):
