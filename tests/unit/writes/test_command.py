@@ -625,6 +625,35 @@ class TestInBoth:
         begins_alike = str(other["id"])[:-1]
         assert run("settle", "PM-7", "--job-id", begins_alike, *WHY)[0] == 0
 
+    @pytest.mark.parametrize(
+        ("wanted", "keys"),
+        [
+            ({}, ["PM-7", "PM-8", "PM-9"]),
+            ({"key": "PM-8"}, ["PM-8"]),
+            ({"is_open": True}, ["PM-7"]),
+            ({"property_id": "8"}, ["PM-8"]),
+            ({"has_note": True}, ["PM-9"]),
+            ({"job_id": 4711}, ["PM-9"]),
+            ({"part": "boiler"}, ["PM-8"]),
+            ({"part": "pm-9"}, ["PM-9"]),
+            ({"part": "4711"}, ["PM-9"]),
+            ({"part": "boiler", "property_id": "7"}, []),
+            ({"sent_by": {"run_id": ["run"], "task_id": ["other"]}}, []),
+        ],
+    )
+    def test_what_is_asked_for_is_found_and_nothing_else(self, service, store, run, wanted, keys):
+        for number in (7, 9):
+            service.fail("POST", f"/properties/{number}/jobs", faults.Reset(after_handling=True))
+        jobs = [request(number, key=f"PM-{number}") for number in (7, 8, 9)]
+        jobs[1]["job"] = {"customerReference": "Boiler"}
+        attempt_of(store, create(jobs))
+        assert run("settle", "PM-9", *ID_4711, *WHY)[0] == 0
+
+        with admin.open_ledgers("fsm_default") as ledgers:
+            found = sorted(entry.key for _, entry in ledgers.entries(EntryFilter(**wanted)))
+
+        assert found == keys
+
     def test_a_lease_ends_in_time_though_the_clock_of_its_sender_was_fast(
         self, service, store, run, monkeypatch
     ):
