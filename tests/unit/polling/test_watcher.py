@@ -521,7 +521,7 @@ async def test_assets_share_their_polls_and_each_emits_its_own_forms(service, tr
             await watcher.until(lambda watcher=watcher: watcher.events)
         await asyncio.sleep(100)
         took = asyncio.get_running_loop().time() - began
-        # A watcher that restarts late, on a busy machine, lists once more; four feeds would make 44.
+        # Each by itself would make four times as many; one that restarts late lists once more.
         assert len(service.requests) - seen <= 2 * took / 10
 
     assert [sorted(watcher.forms) for watcher in watchers] == [
