@@ -34,12 +34,13 @@ class WatcherStatus(BaseModel):
     every 15 s while a triggerer runs it. Times are in seconds since 1970.
 
     :param poll_interval: seconds; 0: its configuration is not stored yet.
+    :param unpolled_since: when it began; or, if another watched before, the last poll of that.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, allow_inf_nan=False)
 
     poll_interval: float = 0.0
-    began_at: Time | None = None
+    unpolled_since: Time | None = None
     seen_at: Time | None = None
     polled_at: Time | None = None
     failing_since: Time | None = None
@@ -148,7 +149,7 @@ class AssetStatus:
             yield Problem("Its watermark is in the future: set it back")
         if stored.error:
             yield Problem(f"Its polls fail: {stored.error}", stored.failing_since)
-        last = stored.polled_at or stored.began_at
+        last = stored.polled_at or stored.unpolled_since
         if abs(now - (last or 0.0)) > 3 * stored.poll_interval + POLL_SLACK:
             text = f"One poll is due every {stored.poll_interval:g} s, and none was complete"
             yield Problem(text, last)

@@ -252,7 +252,7 @@ class Watcher:
         # What people see.
         self._failures = 0
         self._logged_at = LONG_AGO
-        self._began_at = time.time()
+        self._unpolled_since = time.time()
         self._status: dict[str, Any] = {}
         self._emitted_by_day = Counter[str]()
         self._metrics = AirflowMetrics(
@@ -397,6 +397,7 @@ class Watcher:
         """
         if self._refused_key is not None:
             await self._read(self._refused_key)
+        await self._read_last_poll()
         await self._claim_or_renew()
         reset = await self._read(RESET)
         stored = await self._read(WATERMARK) or {}
@@ -429,6 +430,13 @@ class Watcher:
         self._refused_key = None
         return entry
 
+    async def _read_last_poll(self) -> None:
+        """Go on from when the watcher before polled last, or else began."""
+        match await self._store.aget(OWNER):
+            case [_, _, {"polled_at": float(at)}] | [_, _, {"unpolled_since": float(at)}]:
+                if at < self._unpolled_since:  # a task can write it, too
+                    self._unpolled_since = at
+
     async def _claim_or_renew(self) -> None:
         """Claim the asset, and show that this process is alive.
 
@@ -436,7 +444,7 @@ class Watcher:
         """
         backlog = len(self.tracker.pending)
         status = {**self._status, "backlog": backlog, "seen_at": time.time()}
-        status["began_at"] = self._began_at
+        status["unpolled_since"] = self._unpolled_since
         await self._store.aset(OWNER, [self._owner, self._clock(), status])
 
     async def _check_claim(self) -> None:

@@ -1334,7 +1334,7 @@ def test_a_watcher_that_nobody_polls_for_is_an_alarm(asset, store, browser):
 
 
 @in_a_database
-@pytest.mark.parametrize("last", ["polled_at", "began_at"])
+@pytest.mark.parametrize("last", ["polled_at", "unpolled_since"])
 @pytest.mark.parametrize(("age", "is_late"), [(170, False), (400, True), (-400, True)])
 def test_a_watcher_is_late_after_three_intervals(asset, store, browser, last, age, is_late):
     watched = next(status for status in admin.watched_assets() if status.dag_ids)

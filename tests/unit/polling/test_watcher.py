@@ -188,7 +188,7 @@ async def test_poll_failures_lose_no_form_and_are_logged_and_told(
 
     def is_well(owner):
         _, _, status = owner
-        is_polled = "polled_at" in status and status["polled_at"] >= status["began_at"]
+        is_polled = "polled_at" in status and status["polled_at"] >= status["unpolled_since"]
         return "error" not in status and is_polled
 
     def has_counted(stored):
@@ -207,6 +207,28 @@ async def test_poll_failures_lose_no_form_and_are_logged_and_told(
         await until_told(prefix_of(service) + WATERMARK, has_counted)
 
     assert watcher.events == [[form]]
+
+
+@ONE_KIND
+@hurried(60.0)
+async def test_a_watcher_that_starts_again_and_again_tells_since_when_nobody_has_polled(
+    service, triggerers
+):
+    async def told():
+        return await triggerers.store().aget(OWNER)
+
+    async with triggerers.watching():
+        while "polled_at" not in (await told())[2]:
+            await asyncio.sleep(1)
+    owner, _, before = await told()
+    service.fail("GET", "/forms", faults.Status(503), every=True)
+    for _ in range(2):
+        async with triggerers.watching(polls=0), asyncio.timeout(2000):
+            while owner in await told():
+                await asyncio.sleep(1)
+        owner, _, status = await told()
+        assert status["unpolled_since"] == before["polled_at"]
+        assert "polled_at" not in status
 
 
 class SlowAtFirst:
