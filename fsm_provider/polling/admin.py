@@ -292,9 +292,10 @@ def _compare_definitions(assets: Collection[AssetStatus]) -> None:
     """Set ``is_disputed`` where the serialized DAGs of an asset define it differently."""
     dags = _serialized_dags(set().union(*(asset.found for asset in assets)))
     for asset in assets:
+        found = asset.found
         watchers = set[str]()
         for dag in dags:
-            if dag.dag_id in asset.found:
+            if dag.dag_id in found:
                 watchers.update(_watchers_of(asset.name, dag.data))
         asset.is_disputed = len(watchers) > 1
 
