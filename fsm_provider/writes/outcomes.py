@@ -47,16 +47,16 @@ def why_not_made(write: WriteAttempt, stop_reason: str, advice: Advice) -> error
     if entry.state == "done":
         return errors.FsmInputError(
             f"key '{entry.key}' is that of {entry} (id {entry.result_id}), which {entry.sent_by} "
-            f"sent{_to_other_service(write)} at {_sent_at(entry)}. Nothing was sent now: the input "
-            f"may be the same, edited. {advice.restore_or_separate}"
+            f"sent at {_sent_at(entry)}. Nothing was sent now: the input may be the same, edited. "
+            f"{advice.restore_or_separate}"
         )
     if write.outcome == "uncertain":
         return _uncertain(write, advice)
     if write.error is not None:
         return write.error
-    reason = stop_reason or "the task failed before"
+    reason = stop_reason or "its entry was settled or forgotten while this task ran"
     text = f"not sent: {reason}"
-    if entry.error and reason not in entry.error:
+    if entry.error:
         text += f"; before that: {entry.error}"
     return errors.FsmNotSentError(text)
 
@@ -69,8 +69,7 @@ def _uncertain(write: WriteAttempt, advice: Advice) -> errors.FsmError:
         reason = entry.error or "its response was lost"
     if not write.matches_intent:
         reason += (
-            f"; that is what was sent{_to_other_service(write)} with this key: the input is "
-            "another now, and was not sent"
+            "; that is what was sent with this key: the input is another now, and was not sent"
         )
     is_repeatable = write.error is not None and not write.error.permanent
     kind = errors.FsmRepeatableWriteError if is_repeatable else errors.FsmUncertainWriteError
@@ -86,13 +85,6 @@ def _uncertain(write: WriteAttempt, advice: Advice) -> errors.FsmError:
     )
     error.__cause__ = write.error
     return error
-
-
-def _to_other_service(write: WriteAttempt) -> str:
-    """Return where it was sent to, if the connection leads elsewhere now."""
-    if write.entry.service == write.intended.service:
-        return ""
-    return f" to {write.entry.service}"
 
 
 def _sent_at(entry: LedgerEntry) -> str:

@@ -87,6 +87,7 @@ def test_the_outcomes_say_what_the_ledger_knows_wherever_the_attempt_ends(
     assert statuses(outcomes) == ["existing", "uncertain", third, "not_created"]
     assert outcomes[0]["jobID"] == half_done[0]["jobID"]
     assert "no complete response arrived" in outcomes[1]["error"]
+    assert [bool(outcome["by"]) for outcome in outcomes] == [True, True, False, False]
 
 
 @pytest.fixture
@@ -221,7 +222,7 @@ def test_the_report_has_each_outcome_in_a_row_and_what_needs_a_person_first(half
     job = outcomes[0]["jobID"]
     words = [" ".join(line.split()) for line in shown[2:]]
     assert words[0].startswith("PM-2 2 uncertain POST /properties/2/jobs may or may not have")
-    assert words[1].startswith(f"PM-1 1 existing {job}")
+    assert words[1] == f"PM-1 1 existing {job} by task of run run"
     assert words[2].startswith("PM-3 3 created ")
     assert words[3].startswith("PM-4, the last 4 created ")
     column = shown[1].index("outcome")

@@ -20,6 +20,7 @@ from fsm_provider.operators.generic import FsmRequestOperator
 from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOperator
 from fsm_provider.testing import faults
 from fsm_provider.writes import runner
+from tests.unit.api.secret_checks import chain
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.operators import write_job, write_request
 
@@ -68,6 +69,8 @@ def test_a_refusal_leaves_an_uncertain_write_uncertain(
             write(**options).execute(context_for(store, cleared=cleared))
         said = f"an earlier request may have worked; the last one did not: POST .* HTTP {status}"
         assert bool(re.search(said, str(caught.value))) == bool(cleared)
+        behind_it = [getattr(cause, "status", None) for cause in chain(caught.value)]
+        assert (status in behind_it) == (cleared == 1)
     assert len(service.jobs) == 1
 
 

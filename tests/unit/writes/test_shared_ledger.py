@@ -60,9 +60,9 @@ def job(key="PO-1", operator=FsmCreateJobOperator, **more):
     return operator(task_id="task", **given)
 
 
-def jobs(*keys, **more):
+def jobs(*keys, operator=FsmCreateJobsOperator, **more):
     payloads = [{"property_id": 7, "job": {"customerReference": key}, "key": key} for key in keys]
-    return FsmCreateJobsOperator(task_id="task", **{"jobs": payloads, "once_per": "key", **more})
+    return operator(task_id="task", **{"jobs": payloads, "once_per": "key", **more})
 
 
 def request(key="PO-1", path="/properties/7/jobs", **more):
@@ -450,6 +450,10 @@ class Slow(FsmCreateJobOperator):
         return SenderAround(self, lambda request: self.held())
 
 
+class SlowJobs(FsmCreateJobsOperator):
+    sender = Slow.sender
+
+
 class Defective(FsmCreateJobsOperator):
     def sender(self):
         return SenderAround(self, self.fail_for_the_first)
@@ -504,6 +508,38 @@ def test_a_late_success_is_recorded_or_noted(service, database, monkeypatch, mea
     assert ("jo at" in str(row.note)) == (meanwhile in ("made", "not created"))
     assert str(first.exception()).count(UNCERTAIN) == (meanwhile == "sending")
     assert len(service.jobs) == (2 if meanwhile in ("created", "sending") else 1)
+
+
+@THREADS.needed
+@pytest.mark.usefixtures("short_lease")
+def test_a_job_that_another_run_has_created_again_is_told_as_that_of_the_other(service, database):
+    slow = jobs("PO-1", operator=SlowJobs)
+    slow.held = Held()
+
+    with under_way(slow, run_of("first"), slow.held) as first:
+        wait_for(lambda: database.rows()[0].lease_until < time.time() * 1000)
+        job(if_uncertain="create").execute(run_of("second"))
+
+    (outcome,) = first.result()
+    assert outcome["by"]["run_id"] == "second"
+    assert outcome["jobID"] == service.jobs[1]["id"]
+
+
+@pytest.mark.usefixtures("short_lease")
+def test_what_a_person_settles_while_the_task_runs_is_told_as_it_is_then(service, database):
+    lose(service)
+    with pytest.raises(AirflowFailException, match=UNCERTAIN):
+        job("PO-1").execute(run_of("first"))
+    wait_for(lambda: database.rows()[0].lease_until < time.time() * 1000)
+    settle = ["ledger", "settle", "PO-1", "--not-created", "--why", "not there", "--by", "jo"]
+    service.fail("POST", "/properties/*/jobs", faults.Before(lambda: main(settle)))
+
+    second = run_of("second")
+    with pytest.raises(AirflowFailException, match="1 created, 1 not created"):
+        jobs("PO-1", "PO-2").execute(second)
+
+    outcome = second["ti"].pushed["return_value"][0]
+    assert outcome["error"] == "not sent: its entry was settled or forgotten while this task ran"
 
 
 def in_process(environment, run_id, keys, ended):
