@@ -118,7 +118,7 @@ def _check_dag_processor(fsm_conn_id: str) -> str:
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
     if not AIRFLOW_V_3_0_PLUS:
-        return "is part of the scheduler"
+        return "not checked before Airflow 3.0"
     return _check_running("DagProcessorJob", "no change of a DAG file is read", fsm_conn_id)
 
 
