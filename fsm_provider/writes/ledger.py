@@ -225,10 +225,6 @@ class EntryFilter:
     property_id: str = ""
     has_note: bool = False
 
-    @property
-    def is_search(self) -> bool:
-        return bool(self.part or self.property_id)
-
     def includes(self, entry: LedgerEntry) -> bool:
         names = f"{entry.key}\n{entry.reference or ''}".lower()
         is_its_id = self.part == str(entry.result_id or "")
@@ -276,8 +272,11 @@ class LedgerReader(Protocol):
         :param latest: only so many, which were sent last.
         """
 
-    def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
-        """Count entries. What is ``sending`` past its lease counts as uncertain."""
+    def number_of(self, wanted: EntryFilter) -> int:
+        """Return how many entries are asked for."""
+
+    def counts(self) -> Counter[Tally]:
+        """Count what was sent. What is ``sending`` past its lease counts as uncertain."""
 
 
 def claim(

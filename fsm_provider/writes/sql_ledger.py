@@ -262,14 +262,23 @@ class SqlLedgers:
             entries.append((SqlLedger(self._engine, row["scope"], row["service_id"]), entry))
         return entries
 
-    def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
+    def number_of(self, wanted: EntryFilter) -> int:
+        query = (
+            sa.select(sa.func.count())
+            .select_from(LEDGER)
+            .where(self._is_ours, *_conditions_for(wanted))
+        )
+        with self._engine.connect() as connection:
+            return connection.execute(query).scalar_one()
+
+    def counts(self) -> Counter[Tally]:
         begin_of_day = LEDGER.c.sent_at - LEDGER.c.sent_at % MILLISECONDS_PER_DAY
         is_being_sent = (LEDGER.c.state == "sending") & (LEDGER.c.lease_until >= now())
         state = sa.case((sa.and_(IS_OPEN, ~is_being_sent), "uncertain"), else_=LEDGER.c.state)
         columns = (LEDGER.c.airflow, LEDGER.c.dag_id, begin_of_day, state)
         query = (
             sa.select(*columns, sa.func.count())
-            .where(self._is_ours, *_conditions_for(wanted))
+            .where(self._is_ours, LEDGER.c.sent_at > 0)
             .group_by(*columns)
         )
         counts = Counter[Tally]()

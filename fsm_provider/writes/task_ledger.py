@@ -337,18 +337,12 @@ class AirflowLedgers:
         selected.sort(key=lambda ledger_and_entry: ledger_and_entry[1].sent_at)
         return selected if latest is None else selected[-latest:]
 
-    def counts(self, wanted: EntryFilter = ANY_ENTRY) -> Counter[Tally]:
-        """Count by the day on which a page was stored; a search, by the day of sending.
+    def number_of(self, wanted: EntryFilter) -> int:
+        return len(self.entries(wanted))
 
-        What is ``sending`` counts as uncertain, and what was not sent yet does not count.
-        """
+    def counts(self) -> Counter[Tally]:
+        """Count by the day on which a page was stored; what is ``sending`` counts as uncertain."""
         counts = Counter[Tally]()
-        if wanted.is_search:
-            for _, entry in self.entries(wanted):
-                task = entry.sent_by
-                day = entry.sent_at // (1000 * SECONDS_PER_DAY)
-                counts[Tally(task.airflow, task.dag_id, day, entry.state)] += 1
-            return counts
         for task, pages in self._pages_by_task.items():
             for page in pages.values():
                 day = int(page.stored_at.timestamp()) // SECONDS_PER_DAY

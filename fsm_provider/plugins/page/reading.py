@@ -198,9 +198,9 @@ def _add_ledgers(
     ours = EntryFilter(sent_by={"dag_id": visible_dags, "airflow": here})
     add(section.uncertain, replace(ours, is_open=True), view.page * ROWS)
     add(section.settled, replace(ours, has_note=True), MAX_NOTED)
-    wanted = replace(ours, part=view.q, property_id=view.property)
-    if wanted.is_search:
-        section.number_found += ledgers.counts(wanted).total()
+    if view.q or view.property:
+        wanted = replace(ours, part=view.q, property_id=view.property)
+        section.number_found += ledgers.number_of(wanted)
         add(section.found, wanted, ROWS)
 
 

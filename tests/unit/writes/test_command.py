@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -651,8 +652,25 @@ class TestInBoth:
 
         with admin.open_ledgers("fsm_default") as ledgers:
             found = sorted(entry.key for _, entry in ledgers.entries(EntryFilter(**wanted)))
+            number = ledgers.number_of(EntryFilter(**wanted))
 
-        assert found == keys
+        assert (found, number) == (keys, len(keys))
+
+    def test_what_was_sent_is_counted_by_day_and_state_and_nothing_else(self, service, store):
+        earliest = int(time.time()) // 86_400
+        service.fail("POST", "/properties/1/jobs", faults.Reset(after_handling=True))
+        service.fail("POST", "/properties/2/jobs", faults.Status(400))
+        service.fail("POST", "/properties/4/jobs", faults.Status(401))
+        jobs = [request(number, key=f"PM-{number}") for number in range(1, 6)]
+        outcomes, _ = attempt_of(store, create(jobs, max_concurrency=1))
+        assert statuses(outcomes)[3:] == ["rejected", "not_created"]  # the last was not sent
+
+        with admin.open_ledgers("fsm_default") as ledgers:
+            counts = ledgers.counts()
+
+        assert {tally.day for tally in counts} <= {earliest, earliest + 1}
+        states = Counter(tally.state for tally in counts.elements())
+        assert states == {"uncertain": 1, "free": 2, "done": 1}
 
     def test_a_lease_ends_in_time_though_the_clock_of_its_sender_was_fast(
         self, service, store, run, monkeypatch
