@@ -67,8 +67,7 @@ class WriteAttempt:
             if not self.matches_intent:
                 return "not_created"
             return "created" if self.is_created else "existing"
-        may_have_worked = self.is_lost or self.is_created
-        if self.entry.state != "free" or may_have_worked:
+        if self.entry.state != "free" or self.is_lost:
             return "uncertain"
         is_rejected = self.error is not None and self.error.permanent
         return "rejected" if is_rejected else "not_created"

@@ -303,6 +303,23 @@ def a_row_of_a_map_is_another_job(place):
     place.has("A", "B", "C")
 
 
+@way("restore_or_separate", "settle_if_uncertain")
+def a_row_that_joins_those_of_a_map_index_is_moved_out_again(place):
+    place.lose("B")
+    uncertain = place.fails(jobs("AB"), map_index=0)
+    said = place.fails(jobs("ABC"), map_index=0)
+    assert f"may be the same, edited, or one of another map index, moved. {MOVED}" in said
+    said = place.fails(jobs("AC"), map_index=0)
+    assert "this task has sent POST /properties/2/jobs" in said
+    assert "if the first does not exist" not in said  # it may be of another map index
+
+    place.settle(uncertain, place.id_of("B"))
+    place.succeeds(jobs("AB"), map_index=0)
+    place.succeeds(jobs("C"), task_id="own")
+
+    place.has("A", "B", "C")
+
+
 @way("restore_or_separate", row=RESTORED)
 def a_job_that_was_edited_is_restored(place):
     for task_id, more in (("by place", {}), ("by key", {"key": "PM-1"})):

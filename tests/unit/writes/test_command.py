@@ -323,6 +323,15 @@ class TestSettle:
         assert run("settle", "PM-7", *ID_4711, *WHY)[0] == 0
         assert create_job().execute(context_for(store, cleared=1))["id"] == 4711
 
+    def test_what_was_uncertain_and_is_refused_is_settled_at_once(self, service, store, run):
+        leave_uncertain(service, store, create_job())
+        let_leases_end(store)
+        service.fail("POST", "*", faults.Status(400))
+        with pytest.raises(AirflowFailException, match="the last one did not"):
+            create_job(if_uncertain="create").execute(context_for(store, cleared=1))
+
+        assert run("settle", "PM-7", "--not-created", *WHY)[0] == 0
+
     @pytest.mark.parametrize("settlement", [["--job-id", "1"], ["--not-created"], ["--done"]])
     def test_what_is_done_is_not_settled(self, service, store, run, settlement):
         job = create_job().execute(context_for(store))

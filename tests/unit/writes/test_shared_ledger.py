@@ -27,6 +27,7 @@ from fsm_provider.state import database as state_database
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import runner
 from tests.capabilities import THREADS
+from tests.unit.operators.jobs import attempt_of
 from tests.unit.state_store import MemoryStateStore, context_for
 from tests.unit.writes.databases import empty_database
 from tests.unit.writes.operators import lose
@@ -524,6 +525,28 @@ def test_what_a_person_settles_while_the_task_runs_is_told_as_it_is_then(service
 
     outcome = second["ti"].pushed["return_value"][0]
     assert outcome["error"] == "not sent: its entry was settled or forgotten while this task ran"
+
+
+@pytest.mark.usefixtures("short_lease")
+@pytest.mark.parametrize(
+    ("command", "outcome"), [("settle --not-created", "uncertain"), ("forget", "created")]
+)
+def test_what_this_attempt_has_sent_may_exist_whatever_a_person_says_while_it_runs(
+    service, database, command, outcome
+):
+    if outcome == "uncertain":
+        lose(service)
+
+    def say():
+        first = next(row for row in database.rows() if row.key == "PO-1")
+        wait_for(lambda: first.lease_until < time.time() * 1000)
+        assert main(["ledger", *command.split(), "PO-1", "--why", "not there", "--by", "jo"]) == 0
+
+    service.fail("POST", "/properties/*/jobs", faults.Before(say), call=2)
+    outcomes, _ = attempt_of(MemoryStateStore(), jobs("PO-1", "PO-2", max_concurrency=1))
+
+    assert outcomes[0]["outcome"] == outcome
+    assert {row.key: row.state for row in database.rows()}["PO-1"] == "free"
 
 
 def in_process(environment, run_id, keys, ended):
