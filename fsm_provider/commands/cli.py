@@ -131,16 +131,24 @@ def all_conn_ids() -> list[str]:
     return conn_ids
 
 
-def conn_id_parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """Return the parser of a command about one connection, ``fsm_conn_id``."""
+def conn_id_parser(
+    prog: str, description: str, *, takes_all: bool = False
+) -> argparse.ArgumentParser:
+    """Return the parser of a command about one connection, ``fsm_conn_id``.
+
+    :param takes_all: also of one about all connections, ``all``.
+    """
     examples = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
     parser = argparse.ArgumentParser(prog, None, description, examples, formatter_class=_RAW)
     text = "the connection; default: fsm_default"
     # The option's default is that of both.
-    parser.add_argument("fsm_conn_id", nargs="?", default=argparse.SUPPRESS, help=text)
-    parser.add_argument(
+    one_of = parser.add_mutually_exclusive_group()
+    one_of.add_argument("fsm_conn_id", nargs="?", default=argparse.SUPPRESS, help=text)
+    one_of.add_argument(
         "--conn-id", dest="fsm_conn_id", default="fsm_default", metavar="ID", help="the same"
     )
+    if takes_all:
+        one_of.add_argument("--all", action="store_true", help=ALL_HELP)
     return parser
 
 

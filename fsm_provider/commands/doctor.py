@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fsm_provider.api.errors import FsmNoLedgerError, FsmRefusedError
 from fsm_provider.api.redaction import printable
-from fsm_provider.commands.cli import ALL_HELP, all_conn_ids, conn_id_parser, quiet_airflow
+from fsm_provider.commands.cli import all_conn_ids, conn_id_parser, quiet_airflow
 from fsm_provider.user_errors import text_of
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ only. Needs Airflow's database. Exit code: 0 if all is well, 1 if something is n
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
-    parser = conn_id_parser(prog, DESCRIPTION)
-    parser.add_argument("--all", action="store_true", help=ALL_HELP)
-    options = parser.parse_args(arguments)
+    options = conn_id_parser(prog, DESCRIPTION, takes_all=True).parse_args(arguments)
     if not options.all:
         return _check(options.fsm_conn_id)
     exit_code = 0

@@ -22,7 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "show": ("", "gas_safety"),
     "set": ("gas_safety 2026-01-05T08:00:00Z",),
 }
-HEAD = ("asset", "watermark (UTC)", "nothing before (UTC)")
+HEAD = ("asset", "connection", "watermark (UTC)", "nothing before (UTC)")
 
 
 def main(arguments: Sequence[str], prog: str) -> int:
@@ -81,7 +81,7 @@ def _find_assets(name: str | None) -> list[AssetStatus]:
 def _cells_for(asset: AssetStatus) -> tuple[str, ...]:
     """Return the cells of an asset, in the columns of ``HEAD``."""
     times = (asset.stored.watermark, asset.stored.floor)
-    return asset.name, *map(_format_seconds, times)
+    return asset.name, asset.fsm_conn_id, *map(_format_seconds, times)
 
 
 def _format_seconds(seconds: Time | None) -> str:

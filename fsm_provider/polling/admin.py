@@ -27,8 +27,10 @@ from fsm_provider.api.validation import validate_with
 from fsm_provider.hooks.connection import read_connection_outside_of_tasks
 from fsm_provider.polling.asset_status import AssetStatus, WatcherStatus
 from fsm_provider.polling.asset_stores import SqlAssetStore, read_all
+from fsm_provider.polling.formats import format_of
 from fsm_provider.polling.tracker import WATERMARK
 from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET
+from fsm_provider.polling.watcher_config import FORMAT, STORED_BY_NEWER
 from fsm_provider.user_errors import text_of
 
 URI_PATTERN = "fsm://%/forms/%"
@@ -71,7 +73,8 @@ def conn_ids_of_assets() -> set[str]:
 def begin_anew(assets: Collection[AssetStatus], since: datetime) -> None:
     """Have the watchers of assets emit the forms that were updated since a time.
 
-    :raises FsmRefusedError: if Airflow would drop the request with one of the assets: none is set.
+    :raises FsmRefusedError: if Airflow would drop the request with one of the assets, or its
+        watcher refuses what is stored: none is set.
     """
     for asset in assets:
         if asset.is_gone:
@@ -79,6 +82,8 @@ def begin_anew(assets: Collection[AssetStatus], since: datetime) -> None:
                 f"no file has a DAG that '{asset.name}' starts, and Airflow keeps nothing for an "
                 "asset without a DAG: mend the file first"
             )
+        if asset.refusal:
+            raise FsmRefusedError(f"'{asset.name}': {asset.refusal}")
     keys = [asset.read_prefix() + RESET for asset in assets]
     value = {"id": uuid4().hex, "time": since.timestamp()}
     for asset, key in zip(assets, keys, strict=True):
@@ -259,6 +264,9 @@ def _add_what_is_stored(assets: Sequence[AssetStatus]) -> None:
         status = owner[-1] if isinstance(owner, list) and owner else None
         config = values.get((asset.asset_id, CONFIGURATION))
         progress = values.get((asset.asset_id, progress_key))
+        for part in (config, progress):
+            if isinstance(part, dict) and format_of(part) > FORMAT:
+                asset.refusal = STORED_BY_NEWER.format(format_of(part))
         try:
             asset.stored = _parse_status(config, status, progress)
         except FsmInputError as error:

@@ -62,6 +62,7 @@ class AssetStatus:
     :param is_disputed: those DAGs define it differently: the watcher heeds what was announced last.
     :param read_error: why what is stored is not known: there is no database yet, or something
         fails.
+    :param refusal: why its watcher refuses what is stored; empty if it does not.
     :param was_watched: by a triggerer, maybe long ago.
     """
 
@@ -75,6 +76,7 @@ class AssetStatus:
     is_disputed: bool = False
     stored: WatcherStatus = field(default_factory=WatcherStatus)
     read_error: Exception | None = None
+    refusal: str = ""
     was_watched: bool = False
 
     @property
@@ -126,6 +128,8 @@ class AssetStatus:
             place = getattr(self.read_error, "place", None)
             where = f": no database was found at {place}" if place else ""
             yield Problem(f"What its watcher has stored cannot be read{where}")
+        elif self.refusal:
+            yield Problem(f"Nothing watches it: {self.refusal}")
         elif not self.was_watched:
             yield Problem(
                 "No triggerer watches it, so no form starts a DAG: none is running, the DAG's file "

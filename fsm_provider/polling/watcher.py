@@ -249,7 +249,8 @@ class Watcher:
         self._confirmed = asyncio.Event()
         self._is_stored = True
         self._save_at = LONG_AGO  # as soon as there is a floor
-        # What people see.
+        # What people see, and what they change.
+        self._check_at = self._clock() + CHECK_EVERY
         self._failures = 0
         self._logged_at = LONG_AGO
         self._unpolled_since = time.time()
@@ -298,6 +299,8 @@ class Watcher:
     def on_poll(self, since: Time, started: Time) -> None:
         """Note a complete poll. The start of the first one is the floor of ``now``."""
         self._polled_at = self._clock()
+        if "polled_at" not in self._status:  # the first one: whoever looks is told so at once
+            self._check_at = LONG_AGO
         if not self.feed.is_failing(self):
             self._failures = 0
             self._logged_at = LONG_AGO
@@ -341,12 +344,11 @@ class Watcher:
         :raises ReplacedError: if the watcher is to begin anew.
         :raises SupersededError: if another triggerer has claimed the asset.
         """
-        check_at = self._clock() + CHECK_EVERY
         while True:
-            if self._clock() >= check_at:
+            if self._clock() >= self._check_at:
                 self._measure()
                 await self._check()
-                check_at = self._clock() + CHECK_EVERY
+                self._check_at = self._clock() + CHECK_EVERY
             if self._has_service_changed:
                 raise ReplacedError
             forms = self.tracker.take_event(self.config.max_forms_per_event)
@@ -359,7 +361,7 @@ class Watcher:
                 await self._save()
             else:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(check_at - self._clock()):
+                    async with asyncio.timeout(self._check_at - self._clock()):
                         await self._wake.wait()
                 self._wake.clear()
 

@@ -98,6 +98,17 @@ def test_what_is_no_command_is_refused(capsys, arguments):
     assert "COMMAND" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments", [["a", "--all"], ["--conn-id", "a", "--all"], ["--conn-id", "a", "b"]]
+)
+def test_two_answers_to_which_connection_are_refused(capsys, arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", *arguments])
+
+    assert ended.value.code == 2
+    assert "not allowed with" in capsys.readouterr().err
+
+
 def test_a_command_gets_its_arguments_and_returns_its_exit_code(capsys):
     assert main(["ledger", "list", "--conn-id", "no_such_connection"]) == 2
     assert "no_such_connection" in capsys.readouterr().err

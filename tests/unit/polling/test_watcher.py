@@ -13,6 +13,7 @@ import pytest
 
 from fsm_provider.metrics import AirflowMetrics
 from fsm_provider.polling import lister
+from fsm_provider.polling import watcher as watcher_module
 from fsm_provider.polling.tracker import RECENT, WATERMARK
 from fsm_provider.polling.watcher import EVENT_INTERVAL, OWNER, RESET
 from fsm_provider.testing import FakeFieldService, faults
@@ -229,6 +230,16 @@ async def test_a_watcher_that_starts_again_and_again_tells_since_when_nobody_has
         owner, _, status = await told()
         assert status["unpolled_since"] == before["polled_at"]
         assert "polled_at" not in status
+
+
+@ONE_KIND
+@hurried(60.0)
+async def test_the_first_poll_is_told_at_once(service, triggerers, monkeypatch):
+    monkeypatch.setattr(watcher_module, "CHECK_EVERY", 10_000.0)
+
+    async with triggerers.watching(), asyncio.timeout(100):
+        while "polled_at" not in (await triggerers.store().aget(OWNER))[2]:
+            await asyncio.sleep(1)
 
 
 class SlowAtFirst:

@@ -10,7 +10,8 @@ import pytest
 from fsm_provider.commands.cli import main
 from fsm_provider.polling import admin
 from fsm_provider.polling.tracker import WATERMARK
-from fsm_provider.polling.watcher import RESET
+from fsm_provider.polling.watcher import CONFIGURATION, OWNER, RESET
+from fsm_provider.polling.watcher_config import FORMAT
 from tests.capabilities import ASSETS, STATE_STORE
 from tests.pages import DOCS, commands_with_output
 from tests.unit.conftest import TOKEN
@@ -96,7 +97,7 @@ def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
     prefix = prefix_of(service)
     at = datetime.fromisoformat(AT).timestamp()
     floor = datetime.fromisoformat(DAYS_BEFORE).timestamp()
-    assert run("show")[1].splitlines()[1].split() == [NAME, "-", "-"]
+    assert run("show")[1].splitlines()[1].split() == [NAME, "fsm_default", "-", "-"]
     stored(prefix + WATERMARK, {"watermark": at, "floor": floor, "reset": None})
 
     shown = commands_with_output(DOCS / "start.md", "watermark")
@@ -106,6 +107,22 @@ def test_it_shows_where_an_asset_is_and_sets_it_back(service, where, run):
     assert run("show", NAME)[1] == shown[0][1]
     since = datetime.fromisoformat("2026-01-05T08:00:00Z").timestamp()
     assert stored(prefix + RESET)["time"] == since
+
+
+@pytest.mark.parametrize("key", [WATERMARK, CONFIGURATION])
+def test_what_a_newer_version_has_stored_is_said_and_not_set(service, where, run, key):
+    prefix = prefix_of(service)
+    stored(key if key == CONFIGURATION else prefix + key, {"format": FORMAT + 1})
+    stored(OWNER, ["a", 1.0, {}])
+
+    said = "written by a newer version of airflow-provider-fsm (format 2): install that version"
+    (asset,) = admin.watched_assets()
+    problems = list(map(str, asset.problems()))
+    assert any(problem.startswith("Nothing watches it: ") for problem in problems)
+    assert said in "".join(problems)
+    code, output, error = run("set", NAME, AT)
+    assert (code, output, said in error) == (1, "", True)
+    assert stored(prefix + RESET) is None
 
 
 @pytest.fixture
@@ -137,8 +154,9 @@ def test_a_connection_that_nobody_has_defined_keeps_no_other_from_being_shown(te
     code, output, error = run("show")
 
     _, *lines = [line.split() for line in output.splitlines()]
-    known = [NAME, *(f"of_{number}" for number in range(9))]
-    assert lines == [*([name, AT, DAYS_BEFORE] for name in known), ["of_9", "-", "-"]]
+    known = {NAME: "fsm_default", **{f"of_{number}": f"tenant_{number}" for number in range(9)}}
+    shown = [[name, conn_id, AT, DAYS_BEFORE] for name, conn_id in known.items()]
+    assert lines == [*shown, ["of_9", "tenant_9", "-", "-"]]
     assert code == 2
     assert error == (
         "connection 'tenant_9': is not defined, or not readable, where this runs: "
@@ -202,7 +220,7 @@ def test_before_airflow_3_3_it_says_that_there_is_no_database_yet_and_makes_none
 
     code, output, error = run("show")
 
-    assert (code, output.splitlines()[1].split()) == (1, [NAME, "-", "-"])
+    assert (code, output.splitlines()[1].split()) == (1, [NAME, "fsm_default", "-", "-"])
     assert error == (f"there is no ledger yet at connection 'fsm_state' (sqlite:///{file})\n")
     assert not file.exists()
     assert run("set", NAME, AT)[0] == 0
