@@ -167,6 +167,25 @@ def test_a_signed_url_is_sent_as_it_came(fetch, target):
     assert server.requests[-1].line == f"GET {target} HTTP/1.1"
 
 
+@pytest.mark.parametrize(
+    ("target", "sent"),
+    [
+        ("/caf\xe9.pdf?s=a%2Fb#x", "/caf%C3%A9.pdf?s=a%2Fb"),
+        ("/caf\xe9.pdf", "/caf%C3%A9.pdf"),
+        ("?s=\xe9", "/?s=%C3%A9"),
+        ("/a.pdf?s=%7e#\xe9", "/a.pdf?s=%7e"),
+    ],
+)
+def test_a_url_that_is_not_ascii_is_encoded(fetch, target, sent):
+    def respond(connection, request, number):
+        connection.sendall(http(200, PDF))
+
+    with RawServer(respond) as server:
+        assert fetch(f"{server.base_url}{target}") == PDF
+
+    assert server.requests[-1].line == f"GET {sent} HTTP/1.1"
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_signed_url_is_sent_as_it_came_by_a_redirect(fetch, target):
     def respond(connection, request, number):

@@ -17,8 +17,11 @@ from fsm_provider.testing import faults
 from tests.capabilities import ASSETS
 from tests.unit.conftest import TOKEN
 from tests.unit.disputed import break_import, dags_that_define, process_files
+from tests.unit.operators.jobs import attempt_of, create, request
 from tests.unit.plugins.receivers import TOKEN as PATH_TOKEN
 from tests.unit.polling.test_watermarks import store_with
+from tests.unit.state_store import MemoryStateStore
+from tests.unit.writes.operators import lose
 
 RUNNING = {"scheduler": "SchedulerJob", "processor": "DagProcessorJob", "triggerer": "TriggererJob"}
 PARTS = ["connection", "clock", "ledger", *RUNNING, "assets", "receiver"]
@@ -109,6 +112,19 @@ def test_a_ledger_without_entries_is_well(doctor):
     _, verdicts = doctor()
 
     assert verdicts["ledger"] == "ok      0 sent under its host and login, of which 0 uncertain"
+
+
+def test_what_was_sent_is_counted_but_not_what_the_service_refused(service, connect, doctor):
+    connect(service, state_conn_id="ledger", max_retries=0)
+    lose(service)
+    service.fail("POST", "/properties/2/jobs", faults.Status(400))
+    jobs = [request(number) for number in (1, 2, 3, 4)]
+    attempt_of(MemoryStateStore(), create(jobs, max_concurrency=1))
+
+    code, verdicts = doctor()
+
+    assert code == 0
+    assert verdicts["ledger"] == "ok      3 sent under its host and login, of which 1 uncertain"
 
 
 def refuse(service, monkeypatch):
