@@ -33,7 +33,7 @@ class WatcherStatus(BaseModel):
     Watermark, floor and forms by day are saved with each event, else about once an hour; the rest
     every 15 s while a triggerer runs it. Times are in seconds since 1970.
 
-    :param poll_interval: seconds; 0: its configuration is not stored yet.
+    :param poll_interval: seconds: the watcher's, else its configuration's; 0: neither is stored.
     :param unpolled_since: when it began; or, if another watched before, the last poll of that.
     """
 

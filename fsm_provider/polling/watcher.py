@@ -447,6 +447,7 @@ class Watcher:
         backlog = len(self.tracker.pending)
         status = {**self._status, "backlog": backlog, "seen_at": time.time()}
         status["unpolled_since"] = self._unpolled_since
+        status["poll_interval"] = self.config.poll_interval  # until it heeds another configuration
         await self._store.aset(OWNER, [self._owner, self._clock(), status])
 
     async def _check_claim(self) -> None:

@@ -1353,6 +1353,19 @@ def test_a_watcher_is_late_after_three_intervals(asset, store, browser, last, ag
 
 
 @in_a_database
+def test_a_watcher_is_late_by_the_interval_that_it_heeds_until_it_heeds_another(
+    asset, store, browser
+):
+    watched = next(status for status in admin.watched_assets() if status.dag_ids)
+    store_with(watched, CONFIGURATION, {"poll_interval": 5.0})  # edited just now
+    status = {"polled_at": time.time() - 170, "poll_interval": 60.0}
+    store_with(watched, OWNER, ["id", 1.0, status])
+
+    with triggerer_running():
+        assert "1 of 2 watchers fail" in words(browser("jo").get())
+
+
+@in_a_database
 @pytest.mark.parametrize(("age", "is_silent"), [(60, False), (120, True), (-120, True)])
 def test_a_watcher_is_silent_after_90_seconds_however_long_its_interval(
     asset, store, browser, age, is_silent

@@ -237,9 +237,13 @@ async def test_a_watcher_that_starts_again_and_again_tells_since_when_nobody_has
 async def test_the_first_poll_is_told_at_once(service, triggerers, monkeypatch):
     monkeypatch.setattr(watcher_module, "CHECK_EVERY", 10_000.0)
 
+    async def told():
+        return (await triggerers.store().aget(OWNER))[2]
+
     async with triggerers.watching(), asyncio.timeout(100):
-        while "polled_at" not in (await triggerers.store().aget(OWNER))[2]:
+        while "polled_at" not in await told():
             await asyncio.sleep(1)
+        assert (await told())["poll_interval"] == 1
 
 
 class SlowAtFirst:
