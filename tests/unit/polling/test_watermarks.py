@@ -223,6 +223,9 @@ def test_before_airflow_3_3_it_says_that_there_is_no_database_yet_and_makes_none
     assert (code, output.splitlines()[1].split()) == (1, [NAME, "fsm_default", "-", "-"])
     assert error == (f"there is no ledger yet at connection 'fsm_state' (sqlite:///{file})\n")
     assert not file.exists()
+    (asset_now,) = admin.watched_assets()
+    place = "no database was found at connection 'fsm_state'"
+    assert f"What its watcher has stored cannot be read: {place}" in map(str, asset_now.problems())
     assert run("set", NAME, AT)[0] == 0
     assert run("show")[0] == 0
     assert file.exists()
