@@ -148,7 +148,10 @@ def _assets_of_found_dags() -> dict[AssetKey, AssetStatus]:
             AssetModel.name == ByName.name,
             or_(is_active, ByName.name.not_in(select(AssetActive.name))),
         ),
-        select(AssetModel.id, ByUri.dag_id).where(AssetModel.uri == ByUri.uri, is_active),
+        select(AssetModel.id, ByUri.dag_id).where(
+            AssetModel.uri == ByUri.uri,
+            or_(is_active, ByUri.uri.not_in(select(AssetActive.uri))),
+        ),
     ).subquery()
     is_found = and_(DagModel.dag_id == used.c.dag_id, ~DagModel.is_stale)
     query = (

@@ -1448,8 +1448,9 @@ def test_a_dag_that_was_removed_is_an_alarm_for_a_week(
 
 
 @in_a_database
+@pytest.mark.parametrize("reference", ["name='gas'", "uri='fsm://fsm_default/forms/gas'"])
 def test_a_dag_that_names_an_asset_only_is_started_by_it_and_missed(
-    store, browser, tmp_path, monkeypatch
+    store, browser, tmp_path, monkeypatch, reference
 ):
     from airflow.models.asset import AssetActive
     from airflow.models.asset import DagScheduleAssetReference as Scheduled
@@ -1459,7 +1460,7 @@ def test_a_dag_that_names_an_asset_only_is_started_by_it_and_missed(
 
     jo = browser("jo")
     with dags_that_define(tmp_path, monkeypatch) as read, triggerer_running():
-        read(gas="Gas Safety", reports="Asset.ref(name='gas')")
+        read(gas="Gas Safety", reports=f"Asset.ref({reference})")
         watched_well()
         well = words(jo.get())
         break_import(tmp_path / "reports.py")

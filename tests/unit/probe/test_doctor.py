@@ -337,6 +337,16 @@ def test_a_dag_that_is_lost_does_not_define_an_asset_differently(doctor, tmp_pat
 
 
 @ASSETS.needed
+def test_what_an_asset_of_another_connection_lacks_is_not_said(doctor, tmp_path, monkeypatch):
+    with dags_that_define(tmp_path, monkeypatch) as read:
+        read(north="completed_forms('oil', fsm_conn_id='north')")
+
+        code, verdicts = doctor()
+
+    assert (code, verdicts["assets"]) == (0, "ok      0 of completed forms")
+
+
+@ASSETS.needed
 def test_what_cannot_be_read_of_an_asset_hides_no_other(doctor, tmp_path, monkeypatch):
     with dags_that_define(tmp_path, monkeypatch) as read:
         read(gas="Gas Safety", oil="completed_forms('oil')")
