@@ -136,7 +136,7 @@ def conn_id_parser(
 ) -> argparse.ArgumentParser:
     """Return the parser of a command about one connection, ``fsm_conn_id``.
 
-    :param takes_all: also of one about all connections, ``all``.
+    :param takes_all: whether it takes ``--all`` in place of one connection.
     """
     examples = "examples:\n  %(prog)s\n  %(prog)s fsm_staging"
     parser = argparse.ArgumentParser(prog, None, description, examples, formatter_class=_RAW)

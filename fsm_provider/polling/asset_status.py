@@ -31,7 +31,7 @@ class WatcherStatus(BaseModel):
     """What a watcher has stored.
 
     Watermark, floor and forms by day are saved with each event, else about once an hour; the rest
-    every 15 s while a triggerer runs it. Times are in seconds since 1970.
+    at the first poll, and every 15 s while a triggerer runs it. Times are in seconds since 1970.
 
     :param poll_interval: seconds: the watcher's, else its configuration's; 0: neither is stored.
     :param unpolled_since: when it began; or, if another watched before, the last poll of that.

@@ -10,6 +10,7 @@ import re
 import shlex
 import threading
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,8 @@ from fsm_provider.operators.jobs import FsmCreateJobOperator, FsmCreateJobsOpera
 from fsm_provider.state import database as state_database
 from fsm_provider.testing import FakeFieldService, faults
 from fsm_provider.writes import runner
+from fsm_provider.writes.admin import open_ledgers
+from fsm_provider.writes.ledger import EntryFilter
 from tests.capabilities import THREADS
 from tests.unit.operators.jobs import attempt_of
 from tests.unit.state_store import MemoryStateStore, context_for
@@ -103,6 +106,22 @@ def test_another_run_gets_what_the_ledger_has_of_the_result(service, make):
     assert second == {name: first[name] for name in kept if name in first}
     assert second["id"] == service.jobs[0]["id"]
     assert len(service.jobs) == 1
+
+
+def test_the_page_counts_what_was_sent_by_day_and_state(service):
+    earliest = int(time.time()) // 86_400
+    jobs("PO-1", "PO-2").execute(run_of())
+    lose(service)
+    with pytest.raises(AirflowFailException, match=UNCERTAIN):
+        job("PO-3").execute(run_of("another"))
+
+    with open_ledgers("fsm_default") as ledgers:
+        counts = ledgers.counts()
+        number = ledgers.number_of(EntryFilter(sent_by={"run_id": ["another"]}))
+
+    assert {tally.day for tally in counts} <= {earliest, earliest + 1}
+    assert Counter(tally.state for tally in counts.elements()) == {"done": 2, "uncertain": 1}
+    assert number == 1
 
 
 def test_what_is_no_job_may_have_the_id_of_a_job_and_of_another_write(service):
